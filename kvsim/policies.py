@@ -1,0 +1,336 @@
+"""The pool of pages under each allocator policy, in compiled code.
+
+A policy is the order in which free pages are handed out and taken back. It is a kind of pool with
+four functions: `reset`, `take`, `give_back`, and `look`, which says whose pages an oversized request
+would get and leaves the pool as it is. They are compiled into the step loop once for every kind of
+pool, and know nothing of steps, tenants or ages.
+
+Under `lifo` and `fifo` the pages that a request gives back stay together until they are handed out,
+so that the free list is a stack or a queue of *runs*, (owner, pages): work is per request, not per
+page. Under `random` each page is drawn on its own, and the free list says who wrote it last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba.extending import overload
+
+from kvsim.compiled import HOT_OPTIONS, OPTIONS, hot
+from kvsim.pcg64 import integers, skip_shuffle
+
+NOBODY = 0
+"""Owner of a page that has never been written. Requests are numbered from 1; nobody has no pages."""
+
+
+class Stack(NamedTuple):
+    """A pool under `lifo`: the pages freed last are handed out first.
+
+    Attributes
+    ----------
+    pages : int
+        Pages, free or not.
+    owners : numpy.ndarray of int32
+        Who wrote the pages of each run last.
+    counts : numpy.ndarray of int32
+        Pages of each run.
+    """
+
+    pages: int
+    owners: npt.NDArray[np.int32]
+    counts: npt.NDArray[np.int32]
+
+
+class Queue(NamedTuple):
+    """A pool under `fifo`: the pages freed first are handed out first. Attributes as in `Stack`."""
+
+    pages: int
+    owners: npt.NDArray[np.int32]
+    counts: npt.NDArray[np.int32]
+
+
+class Urn(NamedTuple):
+    """A pool under `random`: every free page is equally likely to be handed out next.
+
+    Attributes
+    ----------
+    pages : int
+        Pages, free or not.
+    owners : numpy.ndarray of int32
+        Who wrote each free page last.
+    """
+
+    pages: int
+    owners: npt.NDArray[np.int32]
+
+
+class Free(NamedTuple):
+    """How the free list stands: a value, which `take` and `give_back` replace.
+
+    Attributes
+    ----------
+    pages : int
+        Free pages.
+    first, end : int
+        Its first run, and one past its last one; zero in an `Urn`.
+    """
+
+    pages: int
+    first: int
+    end: int
+
+
+class Runs(NamedTuple):
+    """Whose pages an oversized request gets, in the order in which it gets them.
+
+    Attributes
+    ----------
+    owners, counts : numpy.ndarray of int32
+        Who wrote the pages of each run last, and how many there are.
+    scratch : numpy.ndarray of int32
+        Room for a copy of the free list of an `Urn`.
+    """
+
+    owners: npt.NDArray[np.int32]
+    counts: npt.NDArray[np.int32]
+    scratch: npt.NDArray[np.int32]
+
+
+def open_pool(policy: str, pages: int, requests: int) -> tuple[Stack | Queue | Urn, Runs]:
+    """Make room for a pool, and for looks at it.
+
+    Parameters
+    ----------
+    policy : str
+        One of `kvsim.scenario.POLICIES`.
+    pages : int
+        Pages of the pool.
+    requests : int
+        The largest number of requests that it may serve between two resets.
+    """
+
+    def room(length: int) -> npt.NDArray[np.int32]:
+        return np.empty(length, dtype=np.int32)
+
+    if policy == "random":
+        return Urn(pages, room(pages)), Runs(room(pages), room(pages), room(pages))
+    # One run more than requests for the unwritten pages, one for the run that `give_back` writes ahead.
+    length = requests + 2
+    kind = {"lifo": Stack, "fifo": Queue}[policy]
+    return kind(pages, room(length), room(length)), Runs(room(length), room(length), room(0))
+
+
+def draws_pages(pool: Any) -> bool:
+    """Say whether a pool draws random numbers to hand out pages."""
+    raise NotImplementedError("compiled code only")
+
+
+def reset(pool: Any, stream: Any) -> Any:
+    """Make all pages free and unwritten, in the policy's first order; return `Free` and `Stream`."""
+    raise NotImplementedError("compiled code only")
+
+
+def take(pool: Any, free: Any, stream: Any, pages: Any) -> Any:
+    """Hand out `pages` pages, at most the free ones, to a request that writes them all.
+
+    Returns
+    -------
+    Free, Stream
+    """
+    raise NotImplementedError("compiled code only")
+
+
+def give_back(pool: Any, free: Any, request: Any, pages: Any) -> Any:
+    """Take back the pages of a request that has written them all; `NOBODY` and 0 change nothing.
+
+    Returns
+    -------
+    Free
+    """
+    raise NotImplementedError("compiled code only")
+
+
+def look(pool: Any, free: Any, stream: Any, finished: Any, request_pages: Any, pages: Any, runs: Any) -> Any:
+    """Say whose pages a request would get, once some live requests have finished.
+
+    Parameters
+    ----------
+    pool, free : pool, Free
+        Left as they are.
+    stream : Stream
+        What the policy draws from.
+    finished : numpy.ndarray of int32
+        The live requests that finish first, in order.
+    request_pages : numpy.ndarray of int32
+        The pages of every request, by number.
+    pages : int
+        Pages that the request needs, at most the free ones and those given back.
+    runs : Runs
+        Overwritten.
+
+    Returns
+    -------
+    int
+        The number of runs.
+    """
+    raise NotImplementedError("compiled code only")
+
+
+def _reset_runs(pool, stream):
+    pool.owners[0] = NOBODY
+    pool.counts[0] = pool.pages
+    return Free(pool.pages, 0, 1), stream
+
+
+def _take_last_runs(pool, free, stream, pages):
+    run, left = _pass_runs(pool.counts, free.end - 1, -1, pages)
+    pool.counts[run] -= left
+    return Free(free.pages - pages, free.first, run + 1), stream
+
+
+def _take_first_runs(pool, free, stream, pages):
+    run, left = _pass_runs(pool.counts, free.first, 1, pages)
+    pool.counts[run] -= left
+    return Free(free.pages - pages, run, free.end), stream
+
+
+@hot
+def _pass_runs(counts, run, step, pages):
+    """Find the run that holds the last of `pages` pages, and how many of them it holds.
+
+    A run that is just used up stays, empty: it is cheaper to pass it again than to find out.
+    """
+    # Most requests take one to three runs. Twice without a branch, which would be guessed wrong too often.
+    for _ in range(2):
+        passed = np.int64(pages > counts[run])
+        pages -= passed * counts[run]
+        run += passed * step
+    while pages > counts[run]:
+        pages -= counts[run]
+        run += step
+    return run, pages
+
+
+def _give_back_run(pool, free, request, pages):
+    pool.owners[free.end] = request
+    pool.counts[free.end] = pages
+    return Free(free.pages + pages, free.first, free.end + np.int64(pages > 0))
+
+
+def _look_at_stack(pool, free, stream, finished, request_pages, pages, runs):
+    n = 0
+    for request in finished[::-1]:
+        n, pages = _append(runs, n, request, request_pages[request], pages)
+    run = free.end - 1
+    while pages:
+        n, pages = _append(runs, n, pool.owners[run], pool.counts[run], pages)
+        run -= 1
+    return n
+
+
+def _look_at_queue(pool, free, stream, finished, request_pages, pages, runs):
+    n = 0
+    run = free.first
+    while pages and run < free.end:
+        n, pages = _append(runs, n, pool.owners[run], pool.counts[run], pages)
+        run += 1
+    for request in finished:
+        n, pages = _append(runs, n, request, request_pages[request], pages)
+    return n
+
+
+@hot
+def _append(runs, n, owner, count, wanted):
+    """Append a run, cut to the pages that are still wanted."""
+    count = min(np.int64(count), wanted)
+    if count:
+        runs.owners[n] = owner
+        runs.counts[n] = count
+        n += 1
+    return n, wanted - count
+
+
+def _reset_urn(pool, stream):
+    pool.owners[:] = NOBODY
+    # Unwritten pages cannot be told apart: their shuffle shows in the stream alone.
+    return Free(pool.pages, 0, 0), skip_shuffle(stream, pool.pages)
+
+
+def _take_drawn(pool, free, stream, pages):
+    left = free.pages - pages
+    for last in range(free.pages - 1, left - 1, -1):
+        drawn, stream = integers(stream, last + 1)
+        pool.owners[drawn] = pool.owners[last]
+    return Free(left, 0, 0), stream
+
+
+def _give_back_to_urn(pool, free, request, pages):
+    pool.owners[free.pages : free.pages + pages] = request
+    return Free(free.pages + pages, 0, 0)
+
+
+def _look_into_urn(pool, free, stream, finished, request_pages, pages, runs):
+    available = free.pages
+    runs.scratch[:available] = pool.owners[:available]
+    for request in finished:
+        runs.scratch[available : available + request_pages[request]] = request
+        available += request_pages[request]
+    for i in range(pages):
+        drawn, stream = integers(stream, available - i)
+        runs.owners[i] = runs.scratch[drawn]
+        runs.scratch[drawn] = runs.scratch[available - i - 1]
+    runs.counts[:pages] = 1
+    return pages
+
+
+_KINDS: dict[type, dict[Callable[..., Any], Callable[..., Any]]] = {
+    Stack: {
+        draws_pages: lambda pool: False,
+        reset: _reset_runs,
+        take: _take_last_runs,
+        give_back: _give_back_run,
+        look: _look_at_stack,
+    },
+    Queue: {
+        draws_pages: lambda pool: False,
+        reset: _reset_runs,
+        take: _take_first_runs,
+        give_back: _give_back_run,
+        look: _look_at_queue,
+    },
+    Urn: {
+        draws_pages: lambda pool: True,
+        reset: _reset_urn,
+        take: _take_drawn,
+        give_back: _give_back_to_urn,
+        look: _look_into_urn,
+    },
+}
+
+
+@overload(draws_pages, jit_options=HOT_OPTIONS)
+def _draws_pages(pool):
+    return _KINDS[pool.instance_class][draws_pages]
+
+
+@overload(reset, jit_options=HOT_OPTIONS)
+def _reset(pool, stream):
+    return _KINDS[pool.instance_class][reset]
+
+
+@overload(take, jit_options=HOT_OPTIONS)
+def _take(pool, free, stream, pages):
+    return _KINDS[pool.instance_class][take]
+
+
+@overload(give_back, jit_options=HOT_OPTIONS)
+def _give_back(pool, free, request, pages):
+    return _KINDS[pool.instance_class][give_back]
+
+
+@overload(look, jit_options=OPTIONS)
+def _look(pool, free, stream, finished, request_pages, pages, runs):
+    return _KINDS[pool.instance_class][look]
