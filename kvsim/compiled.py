@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
 import numba
 
-MODEL_MODULES = ("scenario", "outcomes", "compiled", "pcg64", "policies", "server", "simulation")
-"""The modules of kvsim that can change a result."""
-
-
-def model_digest() -> str:
-    """Digest of the sources that can change a result, 16 hexadecimal digits."""
-    digest = hashlib.sha256()
-    for module in MODEL_MODULES:
-        digest.update(Path(__file__).with_name(f"{module}.py").read_bytes())
-    return digest.hexdigest()[:16]
+from kvsim.digest import model_digest
 
 
 def _keep_compiled_code_by_digest() -> None:
@@ -34,12 +25,12 @@ def _keep_compiled_code_by_digest() -> None:
 
 _keep_compiled_code_by_digest()
 
-OPTIONS = {"error_model": "numpy", "nogil": True}
+OPTIONS: Any = {"error_model": "numpy", "nogil": True}
 # Without numba's runtime no reference to an array is counted: counting took half of a trial.
-HOT_OPTIONS = {**OPTIONS, "_nrt": False}
+HOT_OPTIONS: Any = {**OPTIONS, "_nrt": False}
 
 compiled = numba.njit(cache=True, **OPTIONS)
 """Compile a function. Division by zero is not checked; nothing here divides by what may be zero."""
 
-hot = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **HOT_OPTIONS)
-"""Compile a function that allocates nothing: those called in every step."""
+hot = numba.njit(**HOT_OPTIONS, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+"""Compile a function that allocates nothing and is called from compiled code only, in every step."""

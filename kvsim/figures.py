@@ -535,7 +535,8 @@ def _panels(plan: Plan, trials: pd.DataFrame, width: str | None) -> tuple[Figure
         column = plan.levels[plan.col].index(at[plan.col]) if plan.col else 0
         heading = ", ".join(_heading(name, value) for name, value in at.items())
         for i, y in enumerate(ys):
-            place = (i, column) if plan.col else (row, i) if len(ys) > 1 else (row, column)
+            # Several y take the rows if facets take the columns, and stand side by side otherwise.
+            place = (row, column) if len(ys) == 1 else (i, column) if plan.col else (0, i)
             shown.append((place, part, y, heading))
     columns = 1 + max(column for (_, column), *_ in shown)
     if columns > _PANELS_A_ROW and all(row == 0 for (row, _), *_ in shown):
@@ -859,7 +860,7 @@ def _finish(figure: Figure, panels: Sequence[Panel], plan: Plan, drawn: Sequence
     values = _x_values(panels, plan)
     for panel in panels:
         if panel.heading:
-            panel.axes.set_title(panel.heading)
+            panel.axes.set_title(_textwrap(panel.heading, 0.9 * _axes_inches(panel.axes)))
         if plan.kind != "heatmap":
             _set_x_axis(panel, plan, values)
             _mark_limits(panel, plan)

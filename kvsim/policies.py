@@ -119,7 +119,7 @@ def open_pool(policy: str, pages: int, requests: int) -> tuple[Stack | Queue | U
         return Urn(pages, room(pages)), Runs(room(pages), room(pages), room(pages))
     # One run more than requests for the unwritten pages, one for the run that `give_back` writes ahead.
     length = requests + 2
-    kind = {"lifo": Stack, "fifo": Queue}[policy]
+    kind: type[Stack] | type[Queue] = Stack if policy == "lifo" else Queue
     return kind(pages, room(length), room(length)), Runs(room(length), room(length), room(0))
 
 

@@ -90,7 +90,8 @@ class Server(NamedTuple):
     totals : numpy.ndarray of int64, shape (4,)
         Requests seen; drawn; finished; dropped.
     streams_before : numpy.ndarray of uint64, shape (_READ_AHEAD, 4)
-        The changing words of the stream before each of the requests that were drawn ahead, by number modulo _READ_AHEAD.
+        The changing words of the stream before each of the requests that were drawn ahead, by number
+        modulo _READ_AHEAD.
     pages_read : numpy.ndarray of int32, shape (warm_steps + 1,)
         Room for a look: zeros between two looks.
     """

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from kvsim.compiled import model_digest
+from kvsim.digest import model_digest
 from kvsim.outcomes import TRIAL_COLUMNS, column_type
 from kvsim.pcg64 import seed_words
 from kvsim.policies import open_pool
@@ -59,7 +59,7 @@ def simulate(scenarios: Scenario | Iterable[Scenario], seeds: Iterable[int]) -> 
     TypeError
         If a scenario is not a `Scenario`.
     """
-    frame = simulate_table(scenarios, seeds).to_pandas()
+    frame: pd.DataFrame = simulate_table(scenarios, seeds).to_pandas()
     for name, parameter in PARAMETERS.items():
         if parameter.kind == "integer" and parameter.choices:
             frame[name] = frame[name].astype(object).map(parameter.parse)
@@ -101,7 +101,7 @@ def simulate_table(scenarios: Scenario | Iterable[Scenario], seeds: Iterable[int
 
 
 def _check_seeds(seeds: Iterable[int]) -> npt.NDArray[np.uint64]:
-    if isinstance(seeds, range) and seeds and 0 <= min(seeds) and max(seeds) <= MAX_SEED:
+    if isinstance(seeds, range) and seeds and min(seeds) >= 0 and max(seeds) <= MAX_SEED:
         # Python's integers, one by one, only where NumPy's arange would overflow.
         if max(seeds) + abs(seeds.step) <= MAX_SEED and seeds.step > 0:
             return np.arange(seeds.start, seeds.stop, seeds.step, dtype=np.uint64)

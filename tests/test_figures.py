@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.container import ErrorbarContainer
 from scipy import stats
@@ -217,9 +218,8 @@ def test_a_distribution_is_drawn_with_its_band_and_its_median():
         np.testing.assert_allclose(share[own], band.share)
         assert share[x < band.x[0]].max() == 0
         assert share[x > band.x[-1]].min() == 1
-        (shade,) = [
-            c for c in ax.collections if to_hex(c.get_facecolor()[0]) == colour and len(c.get_paths()[0]) > 9
-        ]
+        areas = [area for area in ax.collections if isinstance(area, PolyCollection)]
+        (shade,) = [area for area in areas if to_hex(area.get_facecolor()[0]) == colour]
         corners = shade.get_paths()[0].vertices
         at = corners[corners[:, 0] == band.x[0]][:, 1]
         half = math.sqrt(math.log(2 / 0.05) / (2 * band.n))
@@ -335,11 +335,11 @@ def test_facets_hold_the_trials_of_their_heading_also_when_grids_are_joined():
     scenarios = grid(policy=["lifo"], warm_steps=[0, 20]) + grid(policy=["fifo"], warm_steps=[20, 500])
     trials = make_trials(scenarios)
     drawing = draw(dict(kind="points", x="pages", y="foreign_frac", col="policy", row="warm_steps"), trials)
-    wanted = {"lifo, warm steps 0", "lifo, warm steps 20", "fifo, warm steps 20", "fifo, warm steps 500"}
+    wanted = {"warm steps 0, lifo", "warm steps 20, lifo", "warm steps 20, fifo", "warm steps 500, fifo"}
     assert set(texts_of(drawing)) == wanted
     assert len(data_axes(drawing)) == 4
     for ax in data_axes(drawing):
-        policy, steps = ax.get_title().split(", warm steps ")
+        steps, policy = ax.get_title().removeprefix("warm steps ").split(", ")
         (drawn,) = points(ax).values()
         wanted = cells(trials, policy=policy, warm_steps=int(steps))["foreign_frac"].mean()
         np.testing.assert_allclose(drawn["at"][:, 1], [wanted])
@@ -496,7 +496,8 @@ CASES = {
 def shown_tick_labels(ax):
     for axis in (ax.xaxis, ax.yaxis):
         low, high = sorted(axis.get_view_interval())
-        for place, label in zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=True):
+        # Inner panels have no labels.
+        for place, label in zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=False):
             if low - 1e-9 <= place <= high + 1e-9:
                 yield label
 
@@ -539,8 +540,9 @@ def test_files_have_the_same_bytes_again_and_say_what_they_are_made_from(tmp_pat
     for folder in ("a", "b"):
         drawing = draw(DECLARATIONS["line"], trials)
         names = [p.name for p in save(drawing, tmp_path / folder / "f", provenance=provenance)]
-        # Times in files are in whole seconds.
-        time.sleep(1.1)
+        if folder == "a":
+            # Times in files are in whole seconds.
+            time.sleep(1.1)
     assert names == ["f.pdf", "f.svg", "f.png", "f.txt"]
     assert sorted(p.name for p in (tmp_path / "a").iterdir()) == sorted(names)
     for name in names:
