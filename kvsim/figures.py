@@ -52,6 +52,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     The distribution over trials of a metric `x`.
 ``heatmap``
     The means of a metric `values`, by two parameters `x` and `y`.
+
+`scale` is that of x; unless it is said, a parameter that spans two decades is not shown on a linear one.
 """
 
 COMMON_KEYS = ("experiment", "kind", "where", "width", "caption")
@@ -290,13 +292,21 @@ def _plan(declaration: Mapping[str, Any], trials: pd.DataFrame) -> Plan:
         hue=hue,
         units=units,
         values=declaration.get("values"),
-        scale=declaration.get("scale", "linear"),
+        scale=declaration.get("scale") or _default_scale(levels.get(x, ())),
         pooled=tuple(left),
         levels=levels,
         looks=tuple(looks(levels[hue])) if hue else (NEUTRAL,),
         reach=_reach(_values(trials, x)) if kind == "ecdf" else (0.0, 0.0),
         **facets,
     )
+
+
+def _default_scale(levels: Sequence[Value]) -> str:
+    """Return the scale of an axis of which nothing is said: not linear if a parameter spans two decades."""
+    positive = [level for level in levels if not isinstance(level, str) and level > 0]
+    if not positive or not _is_numeric(levels) or max(positive) < 100 * min(positive):
+        return "linear"
+    return "log" if len(positive) == len(levels) else "symlog"
 
 
 def _reach(values: pd.Series[float]) -> tuple[float, float]:
@@ -1158,7 +1168,7 @@ def _counts(plan: Plan, trials: pd.DataFrame, drawn: Sequence[Estimate]) -> Iter
         if single:
             yield f"{single} of {len(drawn)} means rest on one trial and have no interval."
         if constant:
-            star = ", marked *" if plan.kind == "heatmap" else ""
+            star = ", marked with a star" if plan.kind == "heatmap" else ""
             yield f"{constant} of {len(drawn)} are means of equal values{star}: an interval of no width."
     missing = sum(e.missing for e in drawn)
     if plan.kind == "heatmap" and any(e.n == 0 for e in drawn):

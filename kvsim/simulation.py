@@ -59,10 +59,13 @@ def simulate(scenarios: Scenario | Iterable[Scenario], seeds: Iterable[int]) -> 
     TypeError
         If a scenario is not a `Scenario`.
     """
+    import pandas as pd
+
     frame: pd.DataFrame = simulate_table(scenarios, seeds).to_pandas()
     for name, parameter in PARAMETERS.items():
         if parameter.kind == "integer" and parameter.choices:
-            frame[name] = frame[name].astype(object).map(parameter.parse)
+            values = {text: parameter.parse(text) for text in frame[name].unique()}
+            frame[name] = pd.Series([values[text] for text in frame[name]], index=frame.index, dtype=object)
     return frame
 
 

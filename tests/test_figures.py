@@ -263,6 +263,24 @@ def test_swapped_hues_would_be_noticed():
     assert not np.allclose(a["at"], b["at"])
 
 
+@pytest.mark.parametrize(
+    ("x", "scale"),
+    [
+        (dict(warm_steps=[0, 5, 3000]), "symlog"),
+        (dict(warm_steps=[20, 3000]), "log"),
+        (dict(warm_steps=[100, 3000]), "linear"),
+        (dict(policy=["lifo", "fifo"]), "linear"),
+    ],
+)
+def test_a_parameter_that_spans_two_decades_is_not_shown_on_a_linear_axis(x, scale):
+    trials = make_trials(grid(**x))
+    (name,) = x
+    assert data_axes(draw(dict(kind="points", x=name, y="pages"), trials))[0].get_xscale() == scale
+    if name != "policy":
+        declaration = dict(kind="points", x=name, y="pages", scale="linear")
+        assert data_axes(draw(declaration, trials))[0].get_xscale() == "linear"
+
+
 # --- New dimensions ----------------------------------------------------------------------------------
 
 
