@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-MODEL_MODULES = ("scenario", "outcomes", "compiled", "pcg64", "policies", "server", "simulation")
+MODEL_MODULES = ("scenario", "outcomes", "compiled", "pcg64", "chains", "policies", "server", "simulation")
 """The modules of kvsim that can change a result."""
 
 

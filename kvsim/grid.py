@@ -484,7 +484,8 @@ class _Source:
         if node in inside:
             self.add(key, "refers to itself; must be written out", place)
             return None
-        collection = {yaml.MappingNode: "map", yaml.SequenceNode: "seq"}.get(type(node))
+        kinds: dict[type[yaml.Node], str] = {yaml.MappingNode: "map", yaml.SequenceNode: "seq"}
+        collection = kinds.get(type(node))
         if collection and node.tag != _TAGS + collection:
             self.add(key, f"has the tag {_cut(node.tag)}; must have none", place)
             return None

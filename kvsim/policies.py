@@ -1,13 +1,31 @@
 """The pool of pages under each allocator policy, in compiled code.
 
-A policy is the order in which free pages are handed out and taken back. It is a kind of pool with
-four functions: `reset`, `take`, `give_back`, and `look`, which says whose pages an oversized request
-would get and leaves the pool as it is. They are compiled into the step loop once for every kind of
-pool, and know nothing of steps, tenants or ages.
+A policy is the order in which free pages are handed out and taken back. It is a kind of pool with a
+few functions: `reset`; `get_ready`, for what an engine does before it knows whether the pages suffice;
+`take`, `extend` and `give_back`; and `look`, which says whose pages an oversized request would get and
+leaves the pool as it is. They are compiled into the step loop once for every kind of pool, and know
+nothing of steps, tenants or ages.
 
 Under `lifo` and `fifo` the pages that a request gives back stay together until they are handed out,
 so that the free list is a stack or a queue of *runs*, (owner, pages): work is per request, not per
-page. Under `random` each page is drawn on its own, and the free list says who wrote it last.
+page. Under `random` each page is drawn on its own, and the free list says who wrote it last. The
+orders of real engines need the numbers of the pages: `kvsim.chains` has them.
+
+- `sglang-disaggregated`: SGLang 0.5.23, `PagedTokenToKVPoolAllocator` with `need_sort`, a prefill or a
+  decode server. Free pages ascend and leave at the front. Freed pages are staged; both become one sorted
+  list when the free list may be too short: when t // page_size + 2 exceeds its length for a new prompt
+  of t tokens, or when the number of requests does in a batch of decoding ones.
+- `sglang`: the same class without `need_sort`, one server for prefill and decode. A request's pages,
+  ascending, go to the front.
+- `vllm`: vLLM 0.33.0, `BlockPool` without prefix caching. A request's blocks, the last one first, go to
+  the front. (Earlier versions appended them.)
+- `vllm-prefix-caching`: the same with prefix caching. Full blocks, the last one first, go to the back;
+  a partly filled last block goes to the front.
+- `lmdeploy`: LMDeploy 0.18.0, `LogicalAllocator`. A request's blocks, in its own order, go to the front.
+
+Engines change their order between versions; these were read from, and recorded by driving, the classes
+of the versions named. Left out: sharing of prefixes between requests, swapping to host memory, chunked
+prefill, speculative decoding, and more than one rank.
 """
 
 from __future__ import annotations
@@ -19,11 +37,35 @@ import numpy as np
 import numpy.typing as npt
 from numba.extending import overload
 
+from kvsim.chains import (
+    NOBODY,
+    Chains,
+    cut_chain,
+    extend_chain,
+    get_chain_ready,
+    give_back_chain,
+    open_chains,
+    read_chain,
+    reset_chains,
+    restore,
+    save,
+    take_chain,
+)
 from kvsim.compiled import HOT_OPTIONS, OPTIONS, hot
 from kvsim.pcg64 import integers, skip_shuffle
 
-NOBODY = 0
-"""Owner of a page that has never been written. Requests are numbered from 1; nobody has no pages."""
+ENGINES = {
+    "sglang-disaggregated": "SGLang 0.5.23, PagedTokenToKVPoolAllocator, need_sort on",
+    "sglang": "SGLang 0.5.23, PagedTokenToKVPoolAllocator, need_sort off",
+    "vllm": "vLLM 0.33.0, BlockPool, prefix caching off",
+    "vllm-prefix-caching": "vLLM 0.33.0, BlockPool, prefix caching on",
+    "lmdeploy": "LMDeploy 0.18.0, LogicalAllocator",
+}
+"""The engine, version and class that a policy's order was read from."""
+
+
+FIRST_PAGE = {"sglang-disaggregated": 1, "sglang": 1, "vllm": 1, "vllm-prefix-caching": 1}
+"""The number of the first page where it is not 0: SGLang and vLLM keep page 0 for themselves."""
 
 
 class Stack(NamedTuple):
@@ -75,7 +117,7 @@ class Free(NamedTuple):
     pages : int
         Free pages.
     first, end : int
-        Its first run, and one past its last one; zero in an `Urn`.
+        Its first run, and one past its last one; zero in an `Urn` and in `Chains`.
     """
 
     pages: int
@@ -91,7 +133,7 @@ class Runs(NamedTuple):
     owners, counts : numpy.ndarray of int32
         Who wrote the pages of each run last, and how many there are.
     scratch : numpy.ndarray of int32
-        Room for a copy of the free list of an `Urn`.
+        Room for a copy of the free list of an `Urn` or of `Chains`.
     """
 
     owners: npt.NDArray[np.int32]
@@ -99,7 +141,12 @@ class Runs(NamedTuple):
     scratch: npt.NDArray[np.int32]
 
 
-def open_pool(policy: str, pages: int, requests: int) -> tuple[Stack | Queue | Urn, Runs]:
+Pool = Stack | Queue | Urn | Chains
+
+
+def open_pool(
+    policy: str, pages: int, page_size: int, requests: int, *, by_page: bool = False
+) -> tuple[Pool, Runs]:
     """Make room for a pool, and for looks at it.
 
     Parameters
@@ -108,8 +155,12 @@ def open_pool(policy: str, pages: int, requests: int) -> tuple[Stack | Queue | U
         One of `kvsim.scenario.POLICIES`.
     pages : int
         Pages of the pool.
+    page_size : int
+        Tokens a page.
     requests : int
         The largest number of requests that it may serve between two resets.
+    by_page : bool
+        Whether to tell pages apart under `lifo` and `fifo` too: the same order, at the engines' cost.
     """
 
     def room(length: int) -> npt.NDArray[np.int32]:
@@ -117,6 +168,9 @@ def open_pool(policy: str, pages: int, requests: int) -> tuple[Stack | Queue | U
 
     if policy == "random":
         return Urn(pages, room(pages)), Runs(room(pages), room(pages), room(pages))
+    if by_page or policy not in ("lifo", "fifo"):
+        chains = open_chains(policy, pages, page_size, requests)
+        return chains, Runs(room(pages), room(pages), room(3 * (pages + 1) + len(chains.marks)))
     # One run more than requests for the unwritten pages, one for the run that `give_back` writes ahead.
     length = requests + 2
     kind: type[Stack] | type[Queue] = Stack if policy == "lifo" else Queue
@@ -133,8 +187,13 @@ def reset(pool: Any, stream: Any) -> Any:
     raise NotImplementedError("compiled code only")
 
 
-def take(pool: Any, free: Any, stream: Any, pages: Any) -> Any:
-    """Hand out `pages` pages, at most the free ones, to a request that writes them all.
+def get_ready(pool: Any, pages: Any) -> Any:
+    """Tidy up for somebody who asks for pages, has not reckoned how many, and takes this for enough."""
+    raise NotImplementedError("compiled code only")
+
+
+def take(pool: Any, free: Any, stream: Any, request: Any, pages: Any) -> Any:
+    """Hand out `pages` pages, at most the free ones, to a new request that writes them all.
 
     Returns
     -------
@@ -143,8 +202,20 @@ def take(pool: Any, free: Any, stream: Any, pages: Any) -> Any:
     raise NotImplementedError("compiled code only")
 
 
-def give_back(pool: Any, free: Any, request: Any, pages: Any) -> Any:
+def extend(pool: Any, free: Any, stream: Any, request: Any, pages: Any) -> Any:
+    """Hand out more pages to a request that holds some.
+
+    Returns
+    -------
+    Free, Stream
+    """
+    raise NotImplementedError("compiled code only")
+
+
+def give_back(pool: Any, free: Any, request: Any, tokens: Any, pages: Any) -> Any:
     """Take back the pages of a request that has written them all; `NOBODY` and 0 change nothing.
+
+    `tokens` are those that the request has come to: they say whether its last page is full.
 
     Returns
     -------
@@ -153,7 +224,9 @@ def give_back(pool: Any, free: Any, request: Any, pages: Any) -> Any:
     raise NotImplementedError("compiled code only")
 
 
-def look(pool: Any, free: Any, stream: Any, finished: Any, request_pages: Any, pages: Any, runs: Any) -> Any:
+def look(
+    pool: Any, free: Any, stream: Any, finished: Any, requests: Any, tokens: Any, pages: Any, runs: Any
+) -> Any:
     """Say whose pages a request would get, once some live requests have finished.
 
     Parameters
@@ -164,10 +237,10 @@ def look(pool: Any, free: Any, stream: Any, finished: Any, request_pages: Any, p
         What the policy draws from.
     finished : numpy.ndarray of int32
         The live requests that finish first, in order.
-    request_pages : numpy.ndarray of int32
-        The pages of every request, by number.
-    pages : int
-        Pages that the request needs, at most the free ones and those given back.
+    requests : tuple of numpy.ndarray of int32
+        The tokens and the pages of every request, by number.
+    tokens, pages : int
+        What the oversized request has; its pages are at most the free ones and those given back.
     runs : Runs
         Overwritten.
 
@@ -185,13 +258,13 @@ def _reset_runs(pool, stream):
     return Free(pool.pages, 0, 1), stream
 
 
-def _take_last_runs(pool, free, stream, pages):
+def _take_last_runs(pool, free, stream, request, pages):
     run, left = _pass_runs(pool.counts, free.end - 1, -1, pages)
     pool.counts[run] -= left
     return Free(free.pages - pages, free.first, run + 1), stream
 
 
-def _take_first_runs(pool, free, stream, pages):
+def _take_first_runs(pool, free, stream, request, pages):
     run, left = _pass_runs(pool.counts, free.first, 1, pages)
     pool.counts[run] -= left
     return Free(free.pages - pages, run, free.end), stream
@@ -214,16 +287,16 @@ def _pass_runs(counts, run, step, pages):
     return run, pages
 
 
-def _give_back_run(pool, free, request, pages):
+def _give_back_run(pool, free, request, tokens, pages):
     pool.owners[free.end] = request
     pool.counts[free.end] = pages
     return Free(free.pages + pages, free.first, free.end + np.int64(pages > 0))
 
 
-def _look_at_stack(pool, free, stream, finished, request_pages, pages, runs):
+def _look_at_stack(pool, free, stream, finished, requests, tokens, pages, runs):
     n = 0
     for request in finished[::-1]:
-        n, pages = _append(runs, n, request, request_pages[request], pages)
+        n, pages = _append(runs, n, request, requests[1][request], pages)
     run = free.end - 1
     while pages:
         n, pages = _append(runs, n, pool.owners[run], pool.counts[run], pages)
@@ -231,14 +304,14 @@ def _look_at_stack(pool, free, stream, finished, request_pages, pages, runs):
     return n
 
 
-def _look_at_queue(pool, free, stream, finished, request_pages, pages, runs):
+def _look_at_queue(pool, free, stream, finished, requests, tokens, pages, runs):
     n = 0
     run = free.first
     while pages and run < free.end:
         n, pages = _append(runs, n, pool.owners[run], pool.counts[run], pages)
         run += 1
     for request in finished:
-        n, pages = _append(runs, n, request, request_pages[request], pages)
+        n, pages = _append(runs, n, request, requests[1][request], pages)
     return n
 
 
@@ -259,7 +332,7 @@ def _reset_urn(pool, stream):
     return Free(pool.pages, 0, 0), skip_shuffle(stream, pool.pages)
 
 
-def _take_drawn(pool, free, stream, pages):
+def _take_drawn(pool, free, stream, request, pages):
     left = free.pages - pages
     for last in range(free.pages - 1, left - 1, -1):
         drawn, stream = integers(stream, last + 1)
@@ -267,17 +340,17 @@ def _take_drawn(pool, free, stream, pages):
     return Free(left, 0, 0), stream
 
 
-def _give_back_to_urn(pool, free, request, pages):
+def _give_back_to_urn(pool, free, request, tokens, pages):
     pool.owners[free.pages : free.pages + pages] = request
     return Free(free.pages + pages, 0, 0)
 
 
-def _look_into_urn(pool, free, stream, finished, request_pages, pages, runs):
+def _look_into_urn(pool, free, stream, finished, requests, tokens, pages, runs):
     available = free.pages
     runs.scratch[:available] = pool.owners[:available]
     for request in finished:
-        runs.scratch[available : available + request_pages[request]] = request
-        available += request_pages[request]
+        runs.scratch[available : available + requests[1][request]] = request
+        available += requests[1][request]
     for i in range(pages):
         drawn, stream = integers(stream, available - i)
         runs.owners[i] = runs.scratch[drawn]
@@ -286,27 +359,74 @@ def _look_into_urn(pool, free, stream, finished, request_pages, pages, runs):
     return pages
 
 
+def _reset_chains(pool, stream):
+    reset_chains(pool)
+    return Free(pool.pages, 0, 0), stream
+
+
+def _take_chain(pool, free, stream, request, pages):
+    take_chain(pool, request, pages)
+    return Free(free.pages - pages, 0, 0), stream
+
+
+def _extend_chain(pool, free, stream, request, pages):
+    extend_chain(pool, request, pages)
+    return Free(free.pages - pages, 0, 0), stream
+
+
+def _give_back_chain(pool, free, request, tokens, pages):
+    if pages:
+        give_back_chain(pool, request, tokens, pages)
+    return Free(free.pages + pages, 0, 0)
+
+
+def _look_along_chain(pool, free, stream, finished, requests, tokens, pages, runs):
+    used = save(pool, runs.scratch)
+    for request in finished:
+        give_back_chain(pool, request, requests[0][request], requests[1][request])
+    get_chain_ready(pool, tokens // pool.page_size + 2)
+    head, _ = cut_chain(pool, pages)
+    n = read_chain(pool, head, runs.owners, runs.counts)
+    restore(pool, runs.scratch, used)
+    return n
+
+
 _KINDS: dict[type, dict[Callable[..., Any], Callable[..., Any]]] = {
     Stack: {
         draws_pages: lambda pool: False,
         reset: _reset_runs,
+        get_ready: lambda pool, pages: None,
         take: _take_last_runs,
+        extend: _take_last_runs,
         give_back: _give_back_run,
         look: _look_at_stack,
     },
     Queue: {
         draws_pages: lambda pool: False,
         reset: _reset_runs,
+        get_ready: lambda pool, pages: None,
         take: _take_first_runs,
+        extend: _take_first_runs,
         give_back: _give_back_run,
         look: _look_at_queue,
     },
     Urn: {
         draws_pages: lambda pool: True,
         reset: _reset_urn,
+        get_ready: lambda pool, pages: None,
         take: _take_drawn,
+        extend: _take_drawn,
         give_back: _give_back_to_urn,
         look: _look_into_urn,
+    },
+    Chains: {
+        draws_pages: lambda pool: False,
+        reset: _reset_chains,
+        get_ready: get_chain_ready.py_func,
+        take: _take_chain,
+        extend: _extend_chain,
+        give_back: _give_back_chain,
+        look: _look_along_chain,
     },
 }
 
@@ -321,16 +441,26 @@ def _reset(pool, stream):
     return _KINDS[pool.instance_class][reset]
 
 
+@overload(get_ready, jit_options=HOT_OPTIONS)
+def _get_ready(pool, pages):
+    return _KINDS[pool.instance_class][get_ready]
+
+
 @overload(take, jit_options=HOT_OPTIONS)
-def _take(pool, free, stream, pages):
+def _take(pool, free, stream, request, pages):
     return _KINDS[pool.instance_class][take]
 
 
+@overload(extend, jit_options=HOT_OPTIONS)
+def _extend(pool, free, stream, request, pages):
+    return _KINDS[pool.instance_class][extend]
+
+
 @overload(give_back, jit_options=HOT_OPTIONS)
-def _give_back(pool, free, request, pages):
+def _give_back(pool, free, request, tokens, pages):
     return _KINDS[pool.instance_class][give_back]
 
 
 @overload(look, jit_options=OPTIONS)
-def _look(pool, free, stream, finished, request_pages, pages, runs):
+def _look(pool, free, stream, finished, requests, tokens, pages, runs):
     return _KINDS[pool.instance_class][look]

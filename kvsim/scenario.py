@@ -12,10 +12,20 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal
 
-POLICIES = ("lifo", "fifo", "random")
+POLICIES = (
+    "lifo",
+    "fifo",
+    "random",
+    "sglang-disaggregated",
+    "sglang",
+    "vllm",
+    "vllm-prefix-caching",
+    "lmdeploy",
+)
 """Allocator policies: the order in which free pages are handed out and taken back."""
 
 MAX_TOKENS = 2**31 - 1
+MAX_DECODE_TOKENS = 2**16
 MAX_SEED = 2**64 - 1
 
 Value = str | int | float
@@ -269,6 +279,15 @@ class Scenario:
         source=_REFERENCE,
         minimum=1,
         maximum=10_000_000,
+    )
+    decode_tokens_per_step: int = _parameter(
+        0,
+        "tokens that every live request produces in a step; with 0 requests hold what their prompts need",
+        unit="tokens / step",
+        symbol="d",
+        source=_REFERENCE,
+        minimum=0,
+        maximum=MAX_DECODE_TOKENS,
     )
     tenants: int = _parameter(
         200,

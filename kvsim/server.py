@@ -1,8 +1,13 @@
 """The server: background requests come and go, step by step, then an oversized request looks in.
 
-Each step finishes what is due, in the order of the requests' numbers, and then lets one background
-request in if used pages are below the cap. The oversized request never changes the server: it is a
-look from the side, so that one warm-up serves every warm-up length and prompt.
+Each step finishes what is due, in the order of the requests' numbers; lets every live request decode,
+if requests grow; and then lets one background request in if used pages are below the cap. The oversized
+request never changes the server: it is a look from the side, so that one warm-up serves every warm-up
+length and prompt. Only where requests grow it waits for room on the server itself, once.
+
+When a step's decoding needs more pages than are free, the request that came last is retracted, and the
+next one, until the others' need is met, in the manner of SGLang. Its pages go back as if it had finished,
+and it does not return.
 """
 
 from __future__ import annotations
@@ -13,9 +18,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from kvsim.chains import NOBODY
 from kvsim.compiled import compiled, hot
 from kvsim.pcg64 import Stream, geometric, integers, standard_normal, start
-from kvsim.policies import NOBODY, draws_pages, give_back, look, reset, take
+from kvsim.policies import draws_pages, extend, get_ready, give_back, look, reset, take
 
 UNIFORM = 0
 """Stands for a prompt whose length is drawn."""
@@ -27,18 +33,45 @@ COUNTS = (
     "distinct_requests",
     "distinct_tenants",
     "max_age",
+    "max_age_steps",
+    "largest_request_pages",
+    "largest_tenant_pages",
     "used_pages",
     "live_requests",
     "requests_seen",
     "requests_finished",
     "requests_dropped",
+    "requests_retracted",
     "drain_steps",
     "prompt_tokens_drawn",
 )
 """The outcomes that `run_trials` writes as integers, in order."""
 
+MEDIANS = ("median_age", "median_age_steps")
+"""The outcomes that it writes as floats, in order."""
+
+(
+    _PAGES,
+    _FOREIGN_PAGES,
+    _NEVER_WRITTEN,
+    _DISTINCT_REQUESTS,
+    _DISTINCT_TENANTS,
+    _MAX_AGE,
+    _MAX_AGE_STEPS,
+    _LARGEST_REQUEST_PAGES,
+    _LARGEST_TENANT_PAGES,
+    _USED_PAGES,
+    _LIVE_REQUESTS,
+    _REQUESTS_SEEN,
+    _REQUESTS_FINISHED,
+    _REQUESTS_DROPPED,
+    _REQUESTS_RETRACTED,
+    _DRAIN_STEPS,
+    _PROMPT_TOKENS_DRAWN,
+) = range(len(COUNTS))
+
 _READ_AHEAD = 64
-_SEEN, _DRAWN, _FINISHED, _DROPPED = range(4)
+_SEEN, _DRAWN, _FINISHED, _DROPPED, _RETRACTED = range(5)
 
 
 class Workload(NamedTuple):
@@ -53,6 +86,7 @@ class Workload(NamedTuple):
     tenants: int
     finish_p: float
     finish_log_q: float
+    decode_tokens: int
 
 
 class Oversized(NamedTuple):
@@ -76,8 +110,10 @@ class Server(NamedTuple):
 
     Attributes
     ----------
+    tokens : numpy.ndarray of int64, shape (warm_steps + 1,)
     pages, tenant, lifetime : numpy.ndarray of int32, shape (warm_steps + 1,)
-        What each request drew. Requests are numbered from 1; `NOBODY`, 0, has no pages.
+        What each request drew; tokens and pages grow with it. Requests are numbered from 1; `NOBODY`,
+        0, has no pages.
     finish_step : numpy.ndarray of int32, shape (warm_steps + 1,)
     finish_rank : numpy.ndarray of int32, shape (warm_steps + 1,)
         How many requests had finished when it finished.
@@ -87,8 +123,11 @@ class Server(NamedTuple):
         then come the nodes of the requests.
     last_due : numpy.ndarray of int32, shape (warm_steps + 2,)
         The last node of each list.
-    totals : numpy.ndarray of int64, shape (4,)
-        Requests seen; drawn; finished; dropped.
+    next_live, last_live : numpy.ndarray of int32, shape (warm_steps + 1,)
+        Linked list of the live requests, by number, both ways around from `NOBODY`; kept only where
+        requests grow.
+    totals : numpy.ndarray of int64, shape (5,)
+        Requests seen; drawn; finished; dropped; retracted.
     streams_before : numpy.ndarray of uint64, shape (_READ_AHEAD, 4)
         The changing words of the stream before each of the requests that were drawn ahead, by number
         modulo _READ_AHEAD.
@@ -96,6 +135,7 @@ class Server(NamedTuple):
         Room for a look: zeros between two looks.
     """
 
+    tokens: npt.NDArray[np.int64]
     pages: npt.NDArray[np.int32]
     tenant: npt.NDArray[np.int32]
     lifetime: npt.NDArray[np.int32]
@@ -103,6 +143,8 @@ class Server(NamedTuple):
     finish_rank: npt.NDArray[np.int32]
     next_due: npt.NDArray[np.int32]
     last_due: npt.NDArray[np.int32]
+    next_live: npt.NDArray[np.int32]
+    last_live: npt.NDArray[np.int32]
     totals: npt.NDArray[np.int64]
     streams_before: npt.NDArray[np.uint64]
     pages_read: npt.NDArray[np.int32]
@@ -110,10 +152,11 @@ class Server(NamedTuple):
 
 def open_server(warm_steps: int) -> Server:
     """Make room for a server that is warmed for at most `warm_steps` steps."""
-    by_request = [np.zeros(warm_steps + 1, dtype=np.int32) for _ in range(6)]
-    pages, tenant, lifetime, finish_step, finish_rank, pages_read = by_request
+    by_request = [np.zeros(warm_steps + 1, dtype=np.int32) for _ in range(8)]
+    pages, tenant, lifetime, finish_step, finish_rank, next_live, last_live, pages_read = by_request
     heads = warm_steps + 2
     return Server(
+        tokens=np.zeros(warm_steps + 1, dtype=np.int64),
         pages=pages,
         tenant=tenant,
         lifetime=lifetime,
@@ -121,29 +164,32 @@ def open_server(warm_steps: int) -> Server:
         finish_rank=finish_rank,
         next_due=np.zeros(heads + warm_steps + 1, dtype=np.int32),
         last_due=np.empty(heads, dtype=np.int32),
-        totals=np.empty(4, dtype=np.int64),
+        next_live=next_live,
+        last_live=last_live,
+        totals=np.empty(5, dtype=np.int64),
         streams_before=np.empty((_READ_AHEAD, 4), dtype=np.uint64),
         pages_read=pages_read,
     )
 
 
 @compiled
-def run_trials(pool, runs, server, workload, oversized, words, counts, median_age):
+def run_trials(pool, runs, server, workload, oversized, words, counts, medians):
     """Run one server for every seed, and look at it as often as asked.
 
     Parameters
     ----------
-    pool, runs : Pool, Runs
+    pool, runs : pool, Runs
         From `policies.open_pool`, with room for as many requests as the last look's warm-up has steps.
     server : Server
         From `open_server`, for the last look's warm-up.
     workload : Workload
     oversized : Oversized
+        One look only where requests grow.
     words : numpy.ndarray of uint64, shape (seeds, 4)
         From `pcg64.seed_words`.
     counts : numpy.ndarray of int64, shape (looks, seeds, len(COUNTS))
         Overwritten.
-    median_age : numpy.ndarray of float64, shape (looks, seeds)
+    medians : numpy.ndarray of float64, shape (looks, seeds, len(MEDIANS))
         Overwritten.
     """
     for trial in range(len(words)):
@@ -153,20 +199,36 @@ def run_trials(pool, runs, server, workload, oversized, words, counts, median_ag
         for which in range(len(oversized.warm_steps)):
             free, stream = _advance(pool, server, workload, free, stream, step, oversized.warm_steps[which])
             step = oversized.warm_steps[which]
+            row = counts[which, trial]
+            _report_load(pool, server, free, row)
             tokens = oversized.prompt_tokens[which]
             own_stream = _stream_now(pool, server, stream)
             if tokens == UNIFORM:
                 drawn, own_stream = integers(own_stream, oversized.longest - oversized.shortest + 1)
                 tokens = oversized.shortest + drawn
             pages = -(-tokens // workload.page_size)
-            drained = _drain(server, free.pages, step, pages)
-            n_runs = look(pool, free, own_stream, drained, server.pages, pages, runs)
-            row = counts[which, trial]
-            median_age[which, trial] = _measure(server, runs, n_runs, drained, row)
-            row[0] = pages
-            row[6] = pool.pages - free.pages
-            row[11] = server.finish_step[drained[-1]] - step if len(drained) else 0
-            row[12] = tokens
+            now = step
+            if workload.decode_tokens:
+                free, own_stream, now = _wait(pool, server, workload, free, own_stream, step, pages)
+            drained = _drain(server, free.pages, now, pages)
+            if len(drained):
+                now = np.int64(server.finish_step[drained[-1]])
+            n_runs = look(pool, free, own_stream, drained, (server.tokens, server.pages), tokens, pages, runs)
+            row[_PAGES] = pages
+            row[_DRAIN_STEPS] = now - step
+            row[_PROMPT_TOKENS_DRAWN] = tokens
+            _measure(server, runs, n_runs, drained, now, row, medians[which, trial])
+
+
+@hot
+def _report_load(pool, server, free, row):
+    totals = server.totals
+    row[_USED_PAGES] = pool.pages - free.pages
+    row[_LIVE_REQUESTS] = totals[_SEEN] - totals[_DROPPED] - totals[_FINISHED]
+    row[_REQUESTS_SEEN] = totals[_SEEN]
+    row[_REQUESTS_FINISHED] = totals[_FINISHED]
+    row[_REQUESTS_DROPPED] = totals[_DROPPED]
+    row[_REQUESTS_RETRACTED] = totals[_RETRACTED]
 
 
 @hot
@@ -176,6 +238,7 @@ def _restart(server):
     server.next_due[:heads] = NOBODY
     for step in range(heads):
         server.last_due[step] = step
+    server.next_live[NOBODY] = server.last_live[NOBODY] = NOBODY
 
 
 @hot
@@ -193,29 +256,32 @@ def _advance(pool, server, workload, free, stream, step, until):
         request = np.int64(server.next_due[step])
         # Two without asking whether there are two: a wrong guess costs more than to finish nobody.
         for _ in range(2):
-            free, finished = _finish(pool, server, free, finished, request)
+            free, finished = _finish(pool, server, workload, free, finished, request)
             request = np.int64(server.next_due[heads + request])
         while request != NOBODY:
-            free, finished = _finish(pool, server, free, finished, request)
+            free, finished = _finish(pool, server, workload, free, finished, request)
             request = np.int64(server.next_due[heads + request])
+        if workload.decode_tokens:
+            free, stream, finished = _decode(pool, server, workload, free, stream, finished, step)
 
         if pool.pages - free.pages >= workload.cap_pages:
             continue
         seen += 1
         request = seen
         if one_by_one:
-            server.pages[request], stream = _draw_pages(workload, stream)
+            stream = _draw_tokens(server, workload, stream, request)
         elif request > drawn:
             drawn, stream = _read_ahead(server, workload, stream, drawn)
         pages = np.int64(server.pages[request])
+        get_ready(pool, np.int64(server.tokens[request]) // workload.page_size + 2)
         if pages > free.pages:
             dropped += 1
             if not one_by_one:
                 # A dropped request leaves the stream after its length, before its tenant.
-                _, stream = _draw_pages(workload, _stream_before(server, stream, request))
+                stream = _draw_tokens(server, workload, _stream_before(server, stream, request), request)
                 drawn = seen
             continue
-        free, stream = take(pool, free, stream, pages)
+        free, stream = take(pool, free, stream, request, pages)
         if one_by_one:
             stream = _draw_tenant_and_lifetime(server, workload, stream, request)
         finish_step = step + server.lifetime[request]
@@ -225,28 +291,116 @@ def _advance(pool, server, workload, free, stream, step, until):
         server.next_due[server.last_due[due]] = request
         server.next_due[heads + request] = NOBODY
         server.last_due[due] = heads + request
+        if workload.decode_tokens:
+            _enlist(server, request)
     server.totals[_SEEN], server.totals[_DRAWN] = seen, drawn
     server.totals[_FINISHED], server.totals[_DROPPED] = finished, dropped
     return free, stream
 
 
 @hot
-def _finish(pool, server, free, finished, request):
+def _finish(pool, server, workload, free, finished, request):
     server.finish_rank[request] = finished
-    free = give_back(pool, free, request, np.int64(server.pages[request]))
+    tokens, pages = np.int64(server.tokens[request]), np.int64(server.pages[request])
+    free = give_back(pool, free, request, tokens, pages)
+    if workload.decode_tokens:
+        _delist(server, request)
     return free, finished + np.int64(request != NOBODY)
 
 
 @hot
-def _draw_pages(workload, stream):
-    """Draw the pages of a background request: a clipped log-normal number of tokens."""
+def _enlist(server, request):
+    newest = server.last_live[NOBODY]
+    server.next_live[newest] = request
+    server.last_live[request] = newest
+    server.next_live[request] = NOBODY
+    server.last_live[NOBODY] = request
+
+
+@hot
+def _delist(server, request):
+    older, newer = server.last_live[request], server.next_live[request]
+    if request != NOBODY:
+        server.next_live[older] = newer
+        server.last_live[newer] = older
+
+
+@hot
+def _decode(pool, server, workload, free, stream, finished, step):
+    """Let every live request produce its tokens of a step, and take the pages that it comes to need."""
+    batch = wanted = 0
+    request = np.int64(server.next_live[NOBODY])
+    while request != NOBODY:
+        batch += 1
+        wanted += _pages_wanted(server, workload, request)
+        request = np.int64(server.next_live[request])
+    while wanted > free.pages:
+        request = np.int64(server.last_live[NOBODY])
+        batch -= 1
+        wanted -= _pages_wanted(server, workload, request)
+        _remove_due(server, request)
+        server.finish_step[request] = step
+        free, finished = _finish(pool, server, workload, free, finished, request)
+        server.totals[_RETRACTED] += 1
+    get_ready(pool, batch)
+    request = np.int64(server.next_live[NOBODY])
+    while request != NOBODY:
+        pages = _pages_wanted(server, workload, request)
+        if pages:
+            free, stream = extend(pool, free, stream, request, pages)
+            server.pages[request] += pages
+        server.tokens[request] += workload.decode_tokens
+        request = np.int64(server.next_live[request])
+    return free, stream, finished
+
+
+@hot
+def _pages_wanted(server, workload, request):
+    tokens = np.int64(server.tokens[request]) + workload.decode_tokens
+    return -(-tokens // workload.page_size) - server.pages[request]
+
+
+@hot
+def _remove_due(server, request):
+    """Take a request out of the list of those due when it was to finish."""
+    heads = len(server.last_due)
+    due = min(np.int64(server.finish_step[request]), heads - 1)
+    node = due
+    while server.next_due[node] != request:
+        node = heads + np.int64(server.next_due[node])
+    server.next_due[node] = server.next_due[heads + request]
+    if server.last_due[due] == heads + request:
+        server.last_due[due] = node
+
+
+@compiled
+def _wait(pool, server, workload, free, stream, step, pages):
+    """Run the server on, arrivals stopped, until `pages` pages are free: where requests grow meanwhile."""
+    finished = server.totals[_FINISHED]
+    while free.pages < pages:
+        step += 1
+        request = np.int64(server.next_live[NOBODY])
+        while request != NOBODY:
+            following = np.int64(server.next_live[request])
+            if server.finish_step[request] == step:
+                free, finished = _finish(pool, server, workload, free, finished, request)
+            request = following
+        free, stream, finished = _decode(pool, server, workload, free, stream, finished, step)
+    server.totals[_FINISHED] = finished
+    return free, stream, step
+
+
+@hot
+def _draw_tokens(server, workload, stream, request):
+    """Draw the tokens of a background request: a clipped log-normal."""
     normal, stream = standard_normal(stream)
-    tokens = math.exp(workload.log_median + workload.sigma * normal)
+    drawn = math.exp(workload.log_median + workload.sigma * normal)
     # Clipped before it becomes an integer, which could not hold every float.
-    whole = workload.tokens_max if tokens >= workload.tokens_max else np.int64(tokens)
-    return np.int64(
-        _ceil_div(np.uint32(max(whole, workload.tokens_min)), np.uint32(workload.page_size))
-    ), stream
+    whole = workload.tokens_max if drawn >= workload.tokens_max else np.int64(drawn)
+    tokens = max(whole, workload.tokens_min)
+    server.tokens[request] = tokens
+    server.pages[request] = _ceil_div(np.uint32(tokens), np.uint32(workload.page_size))
+    return stream
 
 
 @hot
@@ -272,7 +426,7 @@ def _read_ahead(server, workload, stream, drawn):
         server.streams_before[before, 1] = stream.low
         server.streams_before[before, 2] = stream.left
         server.streams_before[before, 3] = stream.half
-        server.pages[request], stream = _draw_pages(workload, stream)
+        stream = _draw_tokens(server, workload, stream, request)
         stream = _draw_tenant_and_lifetime(server, workload, stream, request)
     return last, stream
 
@@ -337,19 +491,18 @@ def _list_due(server, step, listed, n, free):
 
 
 @compiled
-def _measure(server, runs, n_runs, drained, row):
-    """Say whose pages are read, and how old they are: fill part of a row, return the median age."""
+def _measure(server, runs, n_runs, drained, now, row, medians):
+    """Say whose pages are read, how many of each, and how old they are."""
     finished = server.totals[_FINISHED]
     # The drained finish after all others, in the order in which they drain.
     for i in range(len(drained)):
         server.finish_rank[drained[i]] = finished + i
-    now = finished + len(drained)
+    finished += len(drained)
 
     # The oversized request writes its first page, and reads the rest.
     runs.counts[0] -= 1
     foreign_pages = never_written = exposed = 0
-    ages = np.empty(n_runs, dtype=np.int64)
-    tenants = np.empty(n_runs, dtype=np.int64)
+    owners = np.empty(n_runs, dtype=np.int32)
     for run in range(n_runs):
         owner, count = runs.owners[run], np.int64(runs.counts[run])
         if owner == NOBODY:
@@ -357,29 +510,48 @@ def _measure(server, runs, n_runs, drained, row):
         elif count:
             foreign_pages += count
             if not server.pages_read[owner]:
-                ages[exposed] = now - server.finish_rank[owner]
-                tenants[exposed] = server.tenant[owner]
+                owners[exposed] = owner
                 exposed += 1
             server.pages_read[owner] += count
-    for run in range(n_runs):
-        server.pages_read[runs.owners[run]] = 0
-    ages, tenants = ages[:exposed], tenants[:exposed]
-    _sort(ages)
-    _sort(tenants)
-    distinct_tenants = min(exposed, 1)
-    for i in range(1, exposed):
-        distinct_tenants += tenants[i] != tenants[i - 1]
 
-    row[1] = foreign_pages
-    row[2] = never_written
-    row[3] = exposed
-    row[4] = distinct_tenants
-    row[5] = ages[-1] if exposed else -1
-    row[7] = server.totals[_SEEN] - server.totals[_DROPPED] - finished
-    row[8] = server.totals[_SEEN]
-    row[9] = finished
-    row[10] = server.totals[_DROPPED]
-    return (ages[(exposed - 1) // 2] + ages[exposed // 2]) / 2 if exposed else math.nan
+    ages, ages_steps, by_tenant = np.empty((3, exposed), dtype=np.int64)
+    largest = 0
+    for i in range(exposed):
+        owner = owners[i]
+        pages = np.int64(server.pages_read[owner])
+        server.pages_read[owner] = 0
+        largest = max(largest, pages)
+        ages[i] = finished - server.finish_rank[owner]
+        ages_steps[i] = now - server.finish_step[owner]
+        by_tenant[i] = (np.int64(server.tenant[owner]) << 32) | pages
+    _sort(ages)
+    _sort(ages_steps)
+    _sort(by_tenant)
+    tenants = largest_tenant = pages = 0
+    for i in range(exposed):
+        if i == 0 or by_tenant[i] >> 32 != by_tenant[i - 1] >> 32:
+            tenants += 1
+            pages = 0
+        pages += by_tenant[i] & 0xFFFFFFFF
+        largest_tenant = max(largest_tenant, pages)
+
+    row[_FOREIGN_PAGES] = foreign_pages
+    row[_NEVER_WRITTEN] = never_written
+    row[_DISTINCT_REQUESTS] = exposed
+    row[_DISTINCT_TENANTS] = tenants
+    row[_MAX_AGE] = ages[-1] if exposed else -1
+    row[_MAX_AGE_STEPS] = ages_steps[-1] if exposed else -1
+    row[_LARGEST_REQUEST_PAGES] = largest
+    row[_LARGEST_TENANT_PAGES] = largest_tenant
+    medians[0] = _median(ages)
+    medians[1] = _median(ages_steps)
+
+
+@hot
+def _median(values):
+    """Median of sorted values; NaN of none."""
+    n = len(values)
+    return (values[(n - 1) // 2] + values[n // 2]) / 2 if n else math.nan
 
 
 @compiled

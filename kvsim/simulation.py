@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,27 +12,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from kvsim.digest import model_digest
 from kvsim.outcomes import TRIAL_COLUMNS, column_type
 from kvsim.pcg64 import seed_words
 from kvsim.policies import open_pool
-from kvsim.scenario import MAX_SEED, PARAMETERS, Scenario, as_text
-from kvsim.server import COUNTS, UNIFORM, Oversized, Workload, open_server, run_trials
+from kvsim.scenario import MAX_SEED, Scenario
+from kvsim.server import COUNTS, MEDIANS, UNIFORM, Oversized, Workload, open_server, run_trials
+from kvsim.trials import arrow_array, numbered_prompts, scenario_columns, trials_schema
 
 if TYPE_CHECKING:
     import pandas as pd
-
-__all__ = ["SCHEMA_VERSION", "model_digest", "simulate", "simulate_table", "trials_schema"]
-
-SCHEMA_VERSION = 1
-"""Version of the columns of a table of trials and of their meaning."""
-
-
-def trials_schema() -> pa.Schema:
-    """The Arrow schema of a table of trials: `TRIAL_COLUMNS`, none of them ever null."""
-    return pa.schema(
-        [pa.field(name, getattr(pa, column_type(name))(), nullable=False) for name in TRIAL_COLUMNS]
-    )
 
 
 def simulate(scenarios: Scenario | Iterable[Scenario], seeds: Iterable[int]) -> pd.DataFrame:
@@ -59,14 +47,7 @@ def simulate(scenarios: Scenario | Iterable[Scenario], seeds: Iterable[int]) -> 
     TypeError
         If a scenario is not a `Scenario`.
     """
-    import pandas as pd
-
-    frame: pd.DataFrame = simulate_table(scenarios, seeds).to_pandas()
-    for name, parameter in PARAMETERS.items():
-        if parameter.kind == "integer" and parameter.choices:
-            values = {text: parameter.parse(text) for text in frame[name].unique()}
-            frame[name] = pd.Series([values[text] for text in frame[name]], index=frame.index, dtype=object)
-    return frame
+    return numbered_prompts(simulate_table(scenarios, seeds).to_pandas())
 
 
 def simulate_table(scenarios: Scenario | Iterable[Scenario], seeds: Iterable[int]) -> pa.Table:
@@ -84,23 +65,20 @@ def simulate_table(scenarios: Scenario | Iterable[Scenario], seeds: Iterable[int
     words = seed_words(checked_seeds)
 
     counts = np.empty((len(scenarios), len(words), len(COUNTS)), dtype=np.int64)
-    median_age = np.empty(counts.shape[:2])
+    medians = np.empty((*counts.shape[:2], len(MEDIANS)))
     for places in _by_server(scenarios):
-        counts[places], median_age[places] = _run_server([scenarios[place] for place in places], words)
+        counts[places], medians[places] = _run_server([scenarios[place] for place in places], words)
 
     columns: dict[str, Any] = {name: counts[:, :, i].ravel() for i, name in enumerate(COUNTS)}
-    columns["median_age"] = median_age.ravel()
+    columns |= {name: medians[:, :, i].ravel() for i, name in enumerate(MEDIANS)}
     columns["foreign_frac"] = columns["foreign_pages"] / columns["pages"]
+    columns["largest_request_frac"] = columns["largest_request_pages"] / columns["pages"]
+    columns["largest_tenant_frac"] = columns["largest_tenant_pages"] / columns["pages"]
     pool_pages = np.repeat([scenario.pool_pages for scenario in scenarios], len(words))
     columns["kv_cache_usage"] = columns["used_pages"] / pool_pages
-    columns["seed"] = np.tile(checked_seeds, len(scenarios))
-    arrays = [
-        _repeated([getattr(scenario, name) for scenario in scenarios], column_type(name), len(words))
-        if name in PARAMETERS
-        else _array(columns[name], column_type(name))
-        for name in TRIAL_COLUMNS
-    ]
-    return pa.Table.from_arrays(arrays, schema=trials_schema())
+    arrays = scenario_columns(scenarios, checked_seeds)
+    arrays |= {name: arrow_array(column, column_type(name)) for name, column in columns.items()}
+    return pa.Table.from_arrays([arrays[name] for name in TRIAL_COLUMNS], schema=trials_schema())
 
 
 def _check_seeds(seeds: Iterable[int]) -> npt.NDArray[np.uint64]:
@@ -127,13 +105,17 @@ def _check_seeds(seeds: Iterable[int]) -> npt.NDArray[np.uint64]:
     return np.array(checked, dtype=np.uint64)
 
 
-def _by_server(scenarios: Sequence[Scenario]) -> Iterable[list[int]]:
+def _by_server(scenarios: Sequence[Scenario]) -> Iterator[list[int]]:
     """Group the places of the scenarios that share a server."""
     servers: dict[Scenario, list[int]] = {}
     for place, scenario in enumerate(scenarios):
+        if scenario.decode_tokens_per_step:
+            # Requests that grow while the oversized one waits change the server: one look at each.
+            yield [place]
+            continue
         server = replace(scenario, warm_steps=0, prompt_tokens=1)
         servers.setdefault(server, []).append(place)
-    return servers.values()
+    yield from servers.values()
 
 
 def _run_server(
@@ -160,28 +142,12 @@ def _run_server(
         tenants=one.tenants,
         finish_p=finish_p,
         finish_log_q=math.log1p(-finish_p) if finish_p < 1 else -math.inf,
+        decode_tokens=one.decode_tokens_per_step,
     )
     steps = int(oversized.warm_steps[-1])
-    pool, runs = open_pool(one.policy, one.pool_pages, steps)
+    pool, runs = open_pool(one.policy, one.pool_pages, one.page_size, steps)
     counts = np.empty((len(scenarios), len(words), len(COUNTS)), dtype=np.int64)
-    median_age = np.empty(counts.shape[:2])
-    run_trials(pool, runs, open_server(steps), workload, oversized, words, counts, median_age)
+    medians = np.empty((*counts.shape[:2], len(MEDIANS)))
+    run_trials(pool, runs, open_server(steps), workload, oversized, words, counts, medians)
     back = np.argsort(by_warm_up)
-    return counts[back], median_age[back]
-
-
-def _array(values: npt.NDArray[Any], dtype: str) -> pa.Array:
-    """Wrap an array: without `pa.array`, which imports pandas, half a second in every job."""
-    values = np.ascontiguousarray(values, dtype=dtype)
-    return pa.Array.from_buffers(getattr(pa, dtype)(), len(values), [None, pa.py_buffer(values)])
-
-
-def _repeated(values: Sequence[Any], dtype: str, times: int) -> pa.Array:
-    """Repeat each value, as a column."""
-    if dtype != "string":
-        return _array(np.repeat(np.array(values, dtype=dtype), times), dtype)
-    texts = [as_text(value).encode() for value in values]
-    offsets = np.zeros(len(texts) * times + 1, dtype=np.int32)
-    np.cumsum(np.repeat([len(text) for text in texts], times), out=offsets[1:])
-    joined = b"".join(text * times for text in texts)
-    return pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(joined))
+    return counts[back], medians[back]

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tabulate import tabulate  # type: ignore[import-untyped]
+from tabulate import tabulate
 
 from kvsim.files import atomic_write, write_text
 from kvsim.outcomes import OUTCOMES, column_type

@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import math
 import statistics
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -43,6 +43,7 @@ class Policy:
 
     def take(self, count: int) -> list[int]:
         """Hand out pages, of which there are enough."""
+        assert count <= len(self.free)
         taken, self.free = self.free[:count], self.free[count:]
         return taken
 
@@ -203,20 +204,28 @@ class Pool:
         """Take the pages of a new prompt; None if there are too few."""
         # SGLang judges by this bound, before it reckons the exact need.
         self.policy.get_ready(tokens // self.page_size + 2)
-        return self._take(self.pages_for(tokens))
+        count = self.pages_for(tokens)
+        return self.policy.take(count) if count <= self.free_pages else None
 
-    def grow(self, held: list[int], tokens: int) -> list[int] | None:
-        """Take what a request lacks that holds pages and comes to have `tokens`; None if there is none."""
-        # One new token needs at most one page, and is judged by that even when it needs none.
-        self.policy.get_ready(1)
-        return self._take(self.pages_for(tokens) - len(held))
+    def lacks(self, held: list[int], tokens: int) -> int:
+        """Pages that a request lacks that holds some and comes to have `tokens`."""
+        return self.pages_for(tokens) - len(held)
+
+    def grow(self, batch: list[tuple[list[int], int]]) -> list[list[int]] | None:
+        """Take what each of some requests lacks, in turn: (pages held, tokens to come).
+
+        None for all of them if there are too few. A request that gets one new token needs a page at
+        most: SGLang judges by the number of requests, whether or not they need any.
+        """
+        lacking = [self.lacks(held, tokens) for held, tokens in batch]
+        self.policy.get_ready(max(len(batch), sum(lacking)))
+        if sum(lacking) > self.free_pages:
+            return None
+        return [self.policy.take(count) for count in lacking]
 
     def free(self, held: list[int], tokens: int) -> None:
         """Give back all the pages of a request that has `tokens`."""
         self.policy.give_back(held, tokens // self.page_size)
-
-    def _take(self, count: int) -> list[int] | None:
-        return self.policy.take(count) if count <= self.free_pages else None
 
 
 def replay(
@@ -235,7 +244,8 @@ def replay(
                 if pages is not None:
                     held[request] = list(pages)
             case "grow":
-                pages = pool.grow(held[request], tokens)
+                grown = pool.grow([(held[request], tokens)])
+                pages = None if grown is None else grown[0]
                 held[request] += pages or []
             case "free":
                 pool.free(held.pop(request), tokens)
@@ -255,7 +265,8 @@ class Request:
     pages: list[int]
     tenant: int
     finish_step: int
-    finished_as: int | None = None  # how many had finished before it
+    finished_as: int | None = None
+    """How many had finished before it."""
 
 
 @dataclass
@@ -267,6 +278,7 @@ class Server:
     step_number: int = 0
     seen: int = 0
     dropped: int = 0
+    retracted: int = 0
     finished: int = 0
     due: list[tuple[int, int, Request]] = field(default_factory=list)
     writer: dict[int, Request] = field(default_factory=dict)
@@ -275,17 +287,41 @@ class Server:
         self.pool = Pool(self.scenario.policy, self.scenario.pool_pages, self.scenario.page_size, self.rng)
 
     def step(self, arrivals: bool) -> None:
-        """Finish what is due, then let one request in if the pool is used less than the cap."""
+        """Finish what is due, decode, and let one request in if the pool is used less than the cap."""
         self.step_number += 1
         while self.due and self.due[0][0] <= self.step_number:
             self._finish(heapq.heappop(self.due)[2])
+        if self.scenario.decode_tokens_per_step:
+            self._decode()
         if arrivals and self.pool.used_pages < self.scenario.utilisation * self.pool.pages:
             self._arrive()
 
     def _finish(self, request: Request) -> None:
         self.pool.free(request.pages, request.tokens)
+        request.finish_step = self.step_number
         request.finished_as = self.finished
         self.finished += 1
+
+    def _decode(self) -> None:
+        """Let every live request, oldest first, produce its tokens and write the pages that they need.
+
+        As long as all of them need more pages than are free the newest is retracted, for good.
+        """
+        more = self.scenario.decode_tokens_per_step
+        batch = sorted((request for _, _, request in self.due), key=lambda request: request.number)
+        while sum(self.pool.lacks(r.pages, r.tokens + more) for r in batch) > self.pool.free_pages:
+            self._retract(batch.pop())
+        grown = self.pool.grow([(request.pages, request.tokens + more) for request in batch])
+        for request, pages in zip(batch, grown, strict=True):
+            request.tokens += more
+            request.pages += pages
+            self.writer.update(dict.fromkeys(pages, request))
+
+    def _retract(self, request: Request) -> None:
+        self.due = [entry for entry in self.due if entry[2] is not request]
+        heapq.heapify(self.due)
+        self._finish(request)
+        self.retracted += 1
 
     def _arrive(self) -> None:
         scenario, number = self.scenario, self.seen
@@ -322,6 +358,7 @@ def trial(scenario: Scenario, seed: int) -> dict[str, float]:
         "requests_seen": server.seen,
         "requests_finished": server.finished,
         "requests_dropped": server.dropped,
+        "requests_retracted": server.retracted,
     }
     tokens = scenario.prompt_tokens
     if tokens == "uniform":
@@ -346,13 +383,24 @@ def _exposure(server: Server, pages: list[int]) -> dict[str, float]:
     owners = [server.writer[page] for page in pages[1:] if page in server.writer]
     exposed = {owner.number: owner for owner in owners}.values()
     ages = [server.finished - owner.finished_as for owner in exposed]
+    ages_steps = [server.step_number - owner.finish_step for owner in exposed]
+    of_request = Counter(owner.number for owner in owners)
+    of_tenant = Counter(owner.tenant for owner in owners)
+    largest_request = max(of_request.values(), default=0)
+    largest_tenant = max(of_tenant.values(), default=0)
     return {
         "pages": len(pages),
         "foreign_pages": len(owners),
         "never_written": len(pages) - 1 - len(owners),
         "foreign_frac": len(owners) / len(pages),
-        "distinct_requests": len(exposed),
-        "distinct_tenants": len({owner.tenant for owner in exposed}),
+        "distinct_requests": len(of_request),
+        "distinct_tenants": len(of_tenant),
         "median_age": float(statistics.median(ages)) if ages else math.nan,
         "max_age": max(ages, default=-1),
+        "median_age_steps": float(statistics.median(ages_steps)) if ages else math.nan,
+        "max_age_steps": max(ages_steps, default=-1),
+        "largest_request_pages": largest_request,
+        "largest_request_frac": largest_request / len(pages),
+        "largest_tenant_pages": largest_tenant,
+        "largest_tenant_frac": largest_tenant / len(pages),
     }

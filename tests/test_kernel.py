@@ -95,6 +95,7 @@ def odd_servers(draw: st.DrawFn, policies: tuple[str, ...]) -> Scenario:
         request_tokens_min=shortest,
         request_tokens_max=draw(edges_or(shortest, shortest + 2 * capacity)),
         request_lifetime_steps=draw(st.sampled_from([1, 1.5, 2, 3, 3.001, 40, 400]) | st.floats(1, 60)),
+        decode_tokens_per_step=draw(st.sampled_from([0, 0, 1, page_size, 2 * page_size + 1])),
         tenants=draw(st.sampled_from([1, 2, 3, 200, 65_537, 2**31 - 1])),
     )
 
@@ -118,6 +119,7 @@ def busy_servers(draw: st.DrawFn, policies: tuple[str, ...]) -> Scenario:
         request_tokens_min=draw(st.integers(1, page_size)),
         request_tokens_max=pool_pages * page_size // draw(st.integers(1, 4)),
         request_lifetime_steps=draw(st.floats(1, 30)),
+        decode_tokens_per_step=draw(st.sampled_from([0, 0, 1, 2, 10])),
         tenants=draw(st.integers(1, 60)),
     )
 
@@ -256,15 +258,24 @@ def test_outcomes_agree_with_one_another(scenario, seeds):
     assert (trials.distinct_tenants <= trials.distinct_requests).all()
     assert (trials.distinct_tenants <= scenario.tenants).all()
     assert ((trials.distinct_tenants > 0) == exposed).all()
-    assert (trials.median_age.notna() == exposed).all()
-    assert (trials.max_age[~exposed] == -1).all()
-    assert (trials.median_age[exposed] >= 1).all()
-    assert (trials.median_age[exposed] <= trials.max_age[exposed]).all()
+    for unit, youngest in (("", 1), ("_steps", 0)):
+        median, largest = trials["median_age" + unit], trials["max_age" + unit]
+        assert (median.notna() == exposed).all()
+        assert (largest[~exposed] == -1).all()
+        assert (median[exposed] >= youngest).all()
+        assert (median[exposed] <= largest[exposed]).all()
+    assert (trials.largest_request_pages * trials.distinct_requests >= trials.foreign_pages).all()
+    assert (trials.largest_tenant_pages * trials.distinct_tenants >= trials.foreign_pages).all()
+    assert (trials.largest_request_pages <= trials.largest_tenant_pages).all()
+    assert (trials.largest_tenant_pages <= trials.foreign_pages).all()
+    assert (trials.largest_request_frac == trials.largest_request_pages / trials.pages).all()
+    assert (trials.largest_tenant_frac == trials.largest_tenant_pages / trials.pages).all()
     assert (trials.requests_seen <= scenario.warm_steps).all()
     assert (
         trials.requests_seen == trials.live_requests + trials.requests_finished + trials.requests_dropped
     ).all()
     assert (trials.max_age <= trials.requests_finished + trials.live_requests).all()
+    assert (trials.requests_retracted <= trials.requests_finished).all()
     assert (trials.used_pages >= trials.live_requests).all()
     assert ((trials.drain_steps > 0) == (trials.used_pages + trials.pages > scenario.pool_pages)).all()
 

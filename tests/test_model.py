@@ -118,7 +118,7 @@ def test_sglang_disaggregated_merges_on_growth_that_needs_no_page():
     b = pool.alloc(24)
     assert (a, b) == ([1, 2], [3, 4, 5, 6, 7, 8])
     pool.free(b, 24)
-    assert pool.grow(a, 8) == []  # fits page 2, and merges
+    assert pool.grow([(a, 8)]) == [[]]  # fits page 2, and merges
     pool.free([1, 2], 8)
     assert pool.alloc(1) == [3]  # 1 and 2 are staged behind the merged list
 
@@ -127,19 +127,60 @@ def test_sglang_disaggregated_merges_on_growth_that_needs_no_page():
 def test_growth_takes_a_page_only_across_a_boundary(policy):
     pool = pool_of_eight(policy)
     held = pool.alloc(3)
-    assert pool.grow(held, 4) == []
-    grown = pool.grow(held, 5)
+    assert pool.grow([(held, 4)]) == [[]]
+    (grown,) = pool.grow([(held, 5)])
     assert len(grown) == 1
     assert pool.free_pages == 6
     rest = pool.alloc(24)
     assert sorted(held + grown + rest) == sorted(range(pool.policy.first_page, pool.policy.first_page + 8))
-    assert pool.grow(held + grown, 9) is None
+    assert pool.grow([(held + grown, 9)]) is None
     assert pool.free_pages == 0
 
 
 def test_vllm_hashes_a_page_that_growth_filled():
     pool = pool_of_eight("vllm-prefix-caching")
     held = pool.alloc(3)
-    pool.grow(held, 4)
+    pool.grow([(held, 4)])
     pool.free(held, 4)
     assert pool.alloc(32) == [2, 3, 4, 5, 6, 7, 8, 1]
+
+
+def test_sglang_disaggregated_judges_growth_by_the_number_of_requests():
+    pool = pool_of_eight("sglang-disaggregated")
+    a, b, c = pool.alloc(8), pool.alloc(6), pool.alloc(6)
+    assert (a, b, c) == ([1, 2], [3, 4], [5, 6])
+    pool.free(a, 8)
+    assert pool.grow([(b, 8), (c, 8)]) == [[], []]  # two requests, pages 7 and 8 free: enough
+    assert pool.grow([(b, 9), (c, 8)]) == [[7], []]
+    assert pool.grow([([3, 4, 7], 10), (c, 9)]) == [[], [1]]  # 8 alone is free: pages 1 and 2 are merged
+
+
+def test_the_newest_is_retracted_when_decoding_finds_no_page():
+    """Three growing requests fill 8 pages; when one of them needs a ninth the newest gives way."""
+    scenario = Scenario(
+        policy="sglang",
+        utilisation=1,
+        warm_steps=5,
+        prompt_tokens=12,
+        pool_pages=8,
+        page_size=4,
+        request_tokens_min=7,
+        request_tokens_max=7,
+        request_lifetime_steps=1_000_000,
+        decode_tokens_per_step=1,
+    )
+    server = model.Server(scenario, np.random.default_rng(5))
+    held = []
+    for _ in range(5):
+        server.step(arrivals=True)
+        held.append(sorted((request.number, request.tokens) for _, _, request in server.due))
+    assert held == [
+        [(0, 7)],
+        [(0, 8), (1, 7)],
+        [(0, 9), (1, 8), (2, 7)],
+        # 3 + 3 + 2 pages: the cap lets nobody in.
+        [(0, 10), (1, 9), (2, 8)],
+        # Request 2 needs the ninth page and is the newest: it gives way, and request 3 comes.
+        [(0, 11), (1, 10), (3, 7)],
+    ]
+    assert (server.dropped, server.retracted, server.finished) == (0, 1, 1)
