@@ -143,7 +143,8 @@ class PagePool:
         if _checked_tokens(tokens) < self._tokens[request]:
             raise ValueError(f"tokens: {tokens} is not allowed; must be at least {self._tokens[request]}")
         pages = -(-tokens // self.page_size) - len(held)
-        _get_ready(self._pool, 1)
+        # The engines judge growth by one token by the one page that it may need, and does not always.
+        _get_ready(self._pool, max(1, pages))
         if pages > self.free_pages:
             return None
         return self._hand_out(request, tokens, pages, _extend)

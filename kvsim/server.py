@@ -342,7 +342,8 @@ def _decode(pool, server, workload, free, stream, finished, step):
         server.finish_step[request] = step
         free, finished = _finish(pool, server, workload, free, finished, request)
         server.totals[_RETRACTED] += 1
-    get_ready(pool, batch)
+    # A token a request: the engines judge by the number of requests. More tokens may need more pages.
+    get_ready(pool, max(batch, wanted))
     request = np.int64(server.next_live[NOBODY])
     while request != NOBODY:
         pages = _pages_wanted(server, workload, request)

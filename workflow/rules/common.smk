@@ -10,7 +10,10 @@ from snakemake.logging import logger
 # The interpreter that runs Snakemake, the package beside the Snakefile, and one core a job.
 BASE = workflow.basedir
 sys.path.insert(0, BASE)
-for name, folder in {"PATH": str(Path(sys.executable).parent), "PYTHONPATH": BASE}.items():
+for name, folder in {
+    "PATH": str(Path(sys.executable).parent),
+    "PYTHONPATH": BASE,
+}.items():
     os.environ[name] = os.pathsep.join(filter(None, [folder, os.environ.get(name)]))
 for name in ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[name] = "1"
@@ -43,7 +46,9 @@ def load_study():
     paths = workflow.overwrite_configfiles or [Path(BASE, "config", "config.yaml")]
     changes = typed(dict(workflow.config_settings.config)) or None
     try:
-        study = load_config(list(map(os.path.relpath, paths)), changes, figure_check=figures.check)
+        study = load_config(
+            list(map(os.path.relpath, paths)), changes, figure_check=figures.check
+        )
     except ConfigError as error:
         sys.exit("\n".join(error.lines))
     if workflow.is_main_process:
@@ -53,20 +58,41 @@ def load_study():
 
 
 STUDY = load_study()
-JOBS = {job.path: job for experiment in STUDY.experiments.values() for job in experiment.jobs}
+JOBS = {
+    job.path: job
+    for experiment in STUDY.experiments.values()
+    for job in experiment.jobs
+}
+
+# What makes tables and figures, besides the modules that re-run the simulations when they change.
+SUMMARY_MODULES = ("grid", "trials", "tables", "statistics", "files", "digest")
+REFERENCE_MODULES = ("trials", "reference", "files", "digest")
+FIGURE_MODULES = (
+    "trials",
+    "figures",
+    "style",
+    "tables",
+    "statistics",
+    "files",
+    "digest",
+)
 
 
 def job_of(wildcards):
     """The job that writes a file of trials."""
     path = f"{wildcards.experiment}/trials/{wildcards.cell}/{wildcards.block}.parquet"
     if path not in JOBS:
-        raise WorkflowError(f"results/{path} is not part of the study that the config describes")
+        raise WorkflowError(
+            f"results/{path} is not part of the study that the config describes"
+        )
     return JOBS[path]
 
 
 def trials_of(wildcards):
     """The files that the jobs of an experiment write."""
-    return [f"results/{job.path}" for job in STUDY.experiments[wildcards.experiment].jobs]
+    return [
+        f"results/{job.path}" for job in STUDY.experiments[wildcards.experiment].jobs
+    ]
 
 
 def sources_digest(modules, script):

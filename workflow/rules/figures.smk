@@ -1,6 +1,3 @@
-FIGURE_MODULES = ("figures", "style", "statistics", "tables", "outcomes", "scenario")
-
-
 rule draw:
     input:
         lambda wildcards: f"results/{STUDY.figures[wildcards.figure]['experiment']}/trials.parquet",
@@ -14,15 +11,17 @@ rule draw:
         ),
         png="results/figures/{figure}.png",
         caption="results/figures/{figure}.txt",
-    params:
-        declaration=lambda wildcards: STUDY.figures[wildcards.figure],
-        declared=lambda wildcards: json.dumps(STUDY.figures[wildcards.figure], sort_keys=True),
-        sources=sources_digest(FIGURE_MODULES, "draw.py"),
     log:
         "results/logs/figures/{figure}.log",
     resources:
         mem_mb=2000,
         runtime="10m",
+    params:
+        # Canonical text, so that a re-ordered config draws nothing again.
+        declaration=lambda wildcards: json.dumps(
+            STUDY.figures[wildcards.figure], sort_keys=True
+        ),
+        sources=sources_digest(FIGURE_MODULES, "draw.py"),
     message:
         "Drawing {wildcards.figure}"
     script:

@@ -2,6 +2,7 @@
 # run is alive in the same folder.
 import fcntl
 import shutil
+import subprocess
 from base64 import urlsafe_b64decode
 
 
@@ -25,7 +26,9 @@ def clear_killed_run():
     markers = Path(".snakemake/incomplete")
     for marker in [path for path in markers.rglob("*") if path.is_file()]:
         # Snakemake names a marker by the output's path in base 64, cut into folders if it is long.
-        code = "".join(part.removeprefix("@") for part in marker.relative_to(markers).parts)
+        code = "".join(
+            part.removeprefix("@") for part in marker.relative_to(markers).parts
+        )
         output = Path(urlsafe_b64decode(code).decode())
         if output.parts[0] == "results":
             output.unlink(missing_ok=True)
@@ -39,7 +42,31 @@ def begin_run():
         raise WorkflowError("Another run of Snakemake is at work in this folder.")
     for leftover in Path("results").glob("**/.*.part*"):
         leftover.unlink(missing_ok=True)
+    compile_first()
 
 
-if workflow.is_main_process and any(Path(".snakemake").glob("locks/*")):
+def compile_first():
+    """Compile the simulator once, where the first of many jobs would all do it at the same time.
+
+    A note says what has been compiled. If it errs, jobs compile for themselves what they do not find.
+    """
+    needed = [job for job in workflow.dag.needrun_jobs() if job.rule.name == "simulate"]
+    scenarios = {s for job in needed for s in job_of(job.wildcards).scenarios}
+    folder = Path(".snakemake", "compiled", model_digest())
+    missing = sorted(
+        p for p in {s.policy for s in scenarios} if not (folder / p).exists()
+    )
+    if len(needed) < 2 or not missing:
+        return
+    logger.info(f"Compiling the simulator for {', '.join(missing)}.")
+    command = f"{sys.executable} -m kvsim run --seeds 0 --output {folder}/trials.parquet --grid".split()
+    command.append(f"policy={','.join(missing)} warm_steps=0")
+    if subprocess.run(command, capture_output=True).returncode == 0:
+        for policy in missing:
+            (folder / policy).touch()
+
+
+if workflow.is_main_process and any(
+    any(Path(".snakemake", folder).glob("*")) for folder in ("locks", "incomplete")
+):
     clear_killed_run()

@@ -1,17 +1,17 @@
 rule simulate:
     output:
         "results/{experiment}/trials/{cell}/{block}.parquet",
+    log:
+        "results/logs/{experiment}/{cell}/{block}.log",
+    group:
+        "simulate"
+    resources:
+        mem_mb=1000,
+        runtime="30m",
     params:
         # What the trials depend on, as canonical text: only a change of either re-runs the job.
         scenarios=lambda wildcards: job_of(wildcards).arguments,
         model=model_digest(),
-    log:
-        "results/logs/{experiment}/{cell}/{block}.log",
-    resources:
-        mem_mb=1000,
-        runtime="30m",
-    group:
-        "simulate"
     message:
         "Simulating {wildcards.experiment}: {wildcards.cell}, seeds {wildcards.block}"
     shell:

@@ -12,14 +12,14 @@ rule summarise:
         ),
         markdown="results/{experiment}/summary.md",
         latex="results/{experiment}/summary.tex",
-    params:
-        experiment=lambda wildcards: STUDY.experiments[wildcards.experiment],
-        sources=sources_digest(("trials", "tables", "statistics"), "summarise.py"),
     log:
         "results/logs/{experiment}/summarise.log",
     resources:
         mem_mb=2000,
         runtime="30m",
+    params:
+        experiment=lambda wildcards: STUDY.experiments[wildcards.experiment],
+        sources=sources_digest(SUMMARY_MODULES, "summarise.py"),
     message:
         "Summarising {wildcards.experiment}"
     script:
@@ -36,13 +36,13 @@ rule print_reference:
             category="Tables",
             labels={"experiment": "reference tables A to D"},
         ),
-    params:
-        sources=sources_digest(("trials", "reference"), "print_reference.py"),
     log:
         "results/logs/reference.log",
     resources:
         mem_mb=1000,
         runtime="5m",
+    params:
+        sources=sources_digest(REFERENCE_MODULES, "print_reference.py"),
     message:
         "Printing the tables of the reference study"
     script:

@@ -7,7 +7,7 @@ from kvsim.files import write_text
 from kvsim.reference import printed
 from kvsim.trials import read_trials
 
-sys.stderr = Path(snakemake.log[0]).open("w")
+sys.stderr = Path(snakemake.log[0]).open("w")  # noqa: SIM115
 
 trials = {Path(path).parent.name: read_trials(path) for path in snakemake.input}
 write_text(snakemake.output[0], printed(trials))

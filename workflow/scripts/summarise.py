@@ -7,7 +7,7 @@ from kvsim.grid import grid_arguments
 from kvsim.tables import summarise_all, write_summary
 from kvsim.trials import TrialsError, about_job, collect, read_metadata, write_experiment
 
-sys.stderr = Path(snakemake.log[0]).open("w")
+sys.stderr = Path(snakemake.log[0]).open("w")  # noqa: SIM115
 
 experiment = snakemake.params.experiment
 about = {"experiment": experiment.name} | about_job(grid_arguments(experiment.scenarios), experiment.seeds)
