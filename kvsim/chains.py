@@ -1,8 +1,8 @@
 """A pool whose pages are told apart: the order of real engines, page by page, in compiled code.
 
 The free list, the pages staged beside it, and the pages of each live request are *chains*: linked lists
-of nodes, each a run of consecutive page numbers in ascending or descending order. Whatever happens
-to a request's pages, most nodes are only linked anew; who wrote a page last is kept page by page.
+of nodes, each a run of consecutive page numbers, ascending or descending, that one request wrote last.
+Whatever happens to a request's pages, most nodes are only linked anew.
 
 `kvsim.policies` says which engine, version and class each order was read from, and what is left out.
 """
@@ -24,6 +24,7 @@ ORDERS = ("lifo", "fifo", "sglang-disaggregated", "sglang", "vllm", "vllm-prefix
 
 _LIFO, _FIFO, _SGLANG_DISAGGREGATED, _SGLANG, _VLLM, _VLLM_PREFIX_CACHING, _LMDEPLOY = range(len(ORDERS))
 _NONE = -1
+_FIRST, _LENGTH, _NEXT, _OWNER = range(4)
 _FRONT, _BACK, _READY, _STAGE_FRONT, _STAGE_BACK, _NODES, _SPARE = range(7)
 
 
@@ -38,10 +39,9 @@ class Chains(NamedTuple):
         Pages, free or not, numbered from 0.
     page_size : int
         Tokens a page.
-    owners : numpy.ndarray of int32, shape (pages,)
-        Who wrote each page last.
-    first, length, next : numpy.ndarray of int32, shape (pages + 1,)
-        Nodes: the first page of a run; its pages, negative if their numbers descend; the next node.
+    nodes : numpy.ndarray of int32, shape (pages + 1, 4)
+        Nodes: the first page of a run; its pages, negative if their numbers descend; the next node;
+        who wrote the pages last.
     heads, tails : numpy.ndarray of int32, shape (requests + 1,)
         The chain of each request.
     marks : numpy.ndarray of int64, shape (7,)
@@ -52,10 +52,7 @@ class Chains(NamedTuple):
     order: int
     pages: int
     page_size: int
-    owners: npt.NDArray[np.int32]
-    first: npt.NDArray[np.int32]
-    length: npt.NDArray[np.int32]
-    next: npt.NDArray[np.int32]
+    nodes: npt.NDArray[np.int32]
     heads: npt.NDArray[np.int32]
     tails: npt.NDArray[np.int32]
     marks: npt.NDArray[np.int64]
@@ -71,10 +68,7 @@ def open_chains(policy: str, pages: int, page_size: int, requests: int) -> Chain
         order=ORDERS.index(policy),
         pages=pages,
         page_size=page_size,
-        owners=room(pages),
-        first=room(pages + 1),
-        length=room(pages + 1),
-        next=room(pages + 1),
+        nodes=np.zeros((pages + 1, 4), dtype=np.int32),
         heads=room(requests + 1),
         tails=room(requests + 1),
         marks=np.zeros(7, dtype=np.int64),
@@ -84,11 +78,10 @@ def open_chains(policy: str, pages: int, page_size: int, requests: int) -> Chain
 @hot
 def reset_chains(pool):
     """Make all pages free and unwritten, ascending; under `lifo`, as the reference has it, descending."""
-    pool.owners[:] = NOBODY
     marks = pool.marks
     marks[_NODES] = 0
     marks[_SPARE] = marks[_STAGE_FRONT] = marks[_STAGE_BACK] = _NONE
-    node = _add_node(pool, 0, pool.pages)
+    node = _add_node(pool, 0, pool.pages, NOBODY)
     if pool.order == _LIFO:
         _turn(pool, node)
     marks[_FRONT] = marks[_BACK] = node
@@ -103,22 +96,33 @@ def get_chain_ready(pool, pages):
 
 
 @hot
-def cut_chain(pool, pages):
-    """Take the first `pages` pages, at least one, off the free list; return the chain's ends."""
+def cut_chain(pool, pages, writer):
+    """Take the first `pages` pages, at least one, off the free list; return the chain's ends.
+
+    `writer` writes them; `NOBODY` leaves them as they are.
+    """
     marks = pool.marks
     head = node = marks[_FRONT]
-    left = pages - abs(np.int64(pool.length[node]))
-    while left > 0:
-        node = np.int64(pool.next[node])
-        left -= abs(np.int64(pool.length[node]))
-    rest = np.int64(pool.next[node])
-    if left < 0:
-        # The last node holds more than is wanted.
-        rest = _split(pool, node, abs(np.int64(pool.length[node])) + left)
-    pool.next[node] = _NONE
+    left = pages
+    length = abs(np.int64(pool.nodes[node, _LENGTH]))
+    while length < left:
+        left -= length
+        if writer != NOBODY:
+            pool.nodes[node, _OWNER] = writer
+        node = np.int64(pool.nodes[node, _NEXT])
+        length = abs(np.int64(pool.nodes[node, _LENGTH]))
+    if length > left:
+        rest = _split(pool, node, left)
+        if pool.nodes[rest, _NEXT] == _NONE:
+            marks[_BACK] = rest
+    else:
+        rest = np.int64(pool.nodes[node, _NEXT])
+        if rest == _NONE:
+            marks[_BACK] = _NONE
+    if writer != NOBODY:
+        pool.nodes[node, _OWNER] = writer
+    pool.nodes[node, _NEXT] = _NONE
     marks[_FRONT] = rest
-    if rest == _NONE or (left < 0 and pool.next[rest] == _NONE):
-        marks[_BACK] = rest
     marks[_READY] -= pages
     return head, node
 
@@ -126,18 +130,14 @@ def cut_chain(pool, pages):
 @hot
 def take_chain(pool, request, pages):
     """Hand out pages to a new request, which writes them all."""
-    head, tail = cut_chain(pool, pages)
-    pool.heads[request] = head
-    pool.tails[request] = tail
-    _write(pool, head, request)
+    pool.heads[request], pool.tails[request] = cut_chain(pool, pages, request)
 
 
 @hot
 def extend_chain(pool, request, pages):
     """Hand out more pages to a request that holds some."""
-    head, tail = cut_chain(pool, pages)
-    _write(pool, head, request)
-    pool.next[pool.tails[request]] = head
+    head, tail = cut_chain(pool, pages, request)
+    pool.nodes[pool.tails[request], _NEXT] = head
     pool.tails[request] = tail
 
 
@@ -163,11 +163,12 @@ def give_back_chain(pool, request, tokens, pages):
             _append(pool, head, tail)
             return
         partial = head
-        head = _split(pool, partial, 1) if abs(pool.length[partial]) > 1 else np.int64(pool.next[partial])
+        whole = abs(pool.nodes[partial, _LENGTH]) == 1
+        head = np.int64(pool.nodes[partial, _NEXT]) if whole else _split(pool, partial, 1)
         if head != _NONE:
             _append(pool, head, tail if tail != partial else head)
         tail = head = partial
-    pool.next[tail] = pool.marks[_FRONT]
+    pool.nodes[tail, _NEXT] = pool.marks[_FRONT]
     if pool.marks[_FRONT] == _NONE:
         pool.marks[_BACK] = tail
     pool.marks[_FRONT] = head
@@ -175,22 +176,14 @@ def give_back_chain(pool, request, tokens, pages):
 
 @hot
 def read_chain(pool, head, owners, counts):
-    """Say who wrote the pages of a chain last, as runs of one owner; return their number."""
+    """Say who wrote the pages of a chain last, node by node; return the number of nodes."""
     n = 0
     node = head
     while node != _NONE:
-        step = 1 if pool.length[node] > 0 else -1
-        page = np.int64(pool.first[node])
-        for _ in range(abs(pool.length[node])):
-            owner = pool.owners[page]
-            if n and owners[n - 1] == owner:
-                counts[n - 1] += 1
-            else:
-                owners[n] = owner
-                counts[n] = 1
-                n += 1
-            page += step
-        node = np.int64(pool.next[node])
+        owners[n] = pool.nodes[node, _OWNER]
+        counts[n] = abs(pool.nodes[node, _LENGTH])
+        n += 1
+        node = np.int64(pool.nodes[node, _NEXT])
     return n
 
 
@@ -200,84 +193,70 @@ def list_pages(pool, head, pages):
     n = 0
     node = head
     while node != _NONE:
-        step = 1 if pool.length[node] > 0 else -1
-        for i in range(abs(pool.length[node])):
-            pages[n] = pool.first[node] + i * step
+        step = 1 if pool.nodes[node, _LENGTH] > 0 else -1
+        for i in range(abs(pool.nodes[node, _LENGTH])):
+            pages[n] = pool.nodes[node, _FIRST] + i * step
             n += 1
-        node = np.int64(pool.next[node])
+        node = np.int64(pool.nodes[node, _NEXT])
     return n
 
 
 @hot
 def save(pool, room):
-    """Copy all but the owners of pages, for `restore`; there must be room for 3 * (pages + 1) + 7."""
+    """Copy the pool for `restore`; there must be room for 4 * (pages + 1) + 7."""
     used = pool.marks[_NODES]
-    for i in range(used):
-        room[3 * i] = pool.first[i]
-        room[3 * i + 1] = pool.length[i]
-        room[3 * i + 2] = pool.next[i]
+    for node in range(used):
+        for i in range(4):
+            room[4 * node + i] = pool.nodes[node, i]
     for i in range(len(pool.marks)):
-        room[3 * used + i] = pool.marks[i]
+        room[4 * used + i] = pool.marks[i]
     return used
 
 
 @hot
 def restore(pool, room, used):
     """Go back to what `save` copied."""
-    for i in range(used):
-        pool.first[i] = room[3 * i]
-        pool.length[i] = room[3 * i + 1]
-        pool.next[i] = room[3 * i + 2]
+    for node in range(used):
+        for i in range(4):
+            pool.nodes[node, i] = room[4 * node + i]
     for i in range(len(pool.marks)):
-        pool.marks[i] = room[3 * used + i]
+        pool.marks[i] = room[4 * used + i]
 
 
 @hot
-def _add_node(pool, first, length):
+def _add_node(pool, first, length, owner):
     marks = pool.marks
     node = marks[_SPARE]
     if node == _NONE:
         node = marks[_NODES]
         marks[_NODES] = node + 1
     else:
-        marks[_SPARE] = pool.next[node]
-    pool.first[node] = first
-    pool.length[node] = length
-    pool.next[node] = _NONE
+        marks[_SPARE] = pool.nodes[node, _NEXT]
+    pool.nodes[node, _FIRST] = first
+    pool.nodes[node, _LENGTH] = length
+    pool.nodes[node, _NEXT] = _NONE
+    pool.nodes[node, _OWNER] = owner
     return node
 
 
 @hot
 def _split(pool, node, pages):
     """Cut a node after so many pages; return the node of the rest, which comes next."""
-    length = np.int64(pool.length[node])
+    length = np.int64(pool.nodes[node, _LENGTH])
     kept = pages if length > 0 else -pages
-    rest = _add_node(pool, pool.first[node] + kept, length - kept)
-    pool.next[rest] = pool.next[node]
-    pool.length[node] = kept
-    pool.next[node] = rest
+    rest = _add_node(pool, pool.nodes[node, _FIRST] + kept, length - kept, pool.nodes[node, _OWNER])
+    pool.nodes[rest, _NEXT] = pool.nodes[node, _NEXT]
+    pool.nodes[node, _LENGTH] = kept
+    pool.nodes[node, _NEXT] = rest
     return rest
 
 
 @hot
 def _turn(pool, node):
     """Turn a run around: its last page comes first."""
-    length = np.int64(pool.length[node])
-    pool.first[node] += length - 1 if length > 0 else length + 1
-    pool.length[node] = -length
-
-
-@hot
-def _write(pool, head, request):
-    node = head
-    while node != _NONE:
-        length = np.int64(pool.length[node])
-        start = np.int64(pool.first[node])
-        if length < 0:
-            start, length = start + length + 1, -length
-        for page in range(start, start + length):
-            pool.owners[page] = request
-        node = np.int64(pool.next[node])
+    length = np.int64(pool.nodes[node, _LENGTH])
+    pool.nodes[node, _FIRST] += length - 1 if length > 0 else length + 1
+    pool.nodes[node, _LENGTH] = -length
 
 
 @hot
@@ -286,7 +265,7 @@ def _append(pool, head, tail):
     if pool.marks[_BACK] == _NONE:
         pool.marks[_FRONT] = head
     else:
-        pool.next[pool.marks[_BACK]] = head
+        pool.nodes[pool.marks[_BACK], _NEXT] = head
     pool.marks[_BACK] = tail
 
 
@@ -295,7 +274,7 @@ def _append_to_stage(pool, head, tail):
     if pool.marks[_STAGE_BACK] == _NONE:
         pool.marks[_STAGE_FRONT] = head
     else:
-        pool.next[pool.marks[_STAGE_BACK]] = head
+        pool.nodes[pool.marks[_STAGE_BACK], _NEXT] = head
     pool.marks[_STAGE_BACK] = tail
 
 
@@ -305,14 +284,14 @@ def _merge_stage(pool):
     marks = pool.marks
     if marks[_STAGE_FRONT] == _NONE:
         return
-    pool.next[marks[_STAGE_BACK]] = marks[_FRONT]
+    pool.nodes[marks[_STAGE_BACK], _NEXT] = marks[_FRONT]
     marks[_FRONT], marks[_BACK] = _sort(pool, marks[_STAGE_FRONT])
     marks[_STAGE_FRONT] = marks[_STAGE_BACK] = _NONE
     ready = 0
     node = marks[_FRONT]
     while node != _NONE:
-        ready += pool.length[node]
-        node = np.int64(pool.next[node])
+        ready += pool.nodes[node, _LENGTH]
+        node = np.int64(pool.nodes[node, _NEXT])
     marks[_READY] = ready
 
 
@@ -322,8 +301,8 @@ def _reverse(pool, head):
     node, done = head, _NONE
     while node != _NONE:
         _turn(pool, node)
-        following = np.int64(pool.next[node])
-        pool.next[node] = done
+        following = np.int64(pool.nodes[node, _NEXT])
+        pool.nodes[node, _NEXT] = done
         done, node = node, following
     return done, head
 
@@ -332,53 +311,58 @@ def _reverse(pool, head):
 def _sort(pool, head):
     """Sort a chain of ascending runs by page number, and join what adjoins; return first and last node.
 
-    A bottom-up merge sort of linked lists.
+    A natural merge sort: pages leave in stretches that ascend already.
     """
-    size = 1
     while True:
-        merges = 0
-        left, head, tail = head, _NONE, _NONE
-        while left != _NONE:
-            merges += 1
-            right, left_size = left, 0
-            while left_size < size and right != _NONE:
-                right = np.int64(pool.next[right])
-                left_size += 1
-            right_size = size
-            while left_size or (right_size and right != _NONE):
-                from_left = left_size > 0 and (
-                    not right_size or right == _NONE or pool.first[left] < pool.first[right]
+        stretches = 0
+        rest, head, tail = head, _NONE, _NONE
+        while rest != _NONE:
+            left = rest
+            right = _cut_stretch(pool, left)
+            rest = _cut_stretch(pool, right) if right != _NONE else _NONE
+            stretches += 1
+            while left != _NONE or right != _NONE:
+                from_left = right == _NONE or (
+                    left != _NONE and pool.nodes[left, _FIRST] < pool.nodes[right, _FIRST]
                 )
+                node = left if from_left else right
                 if from_left:
-                    node, left = left, np.int64(pool.next[left])
-                    left_size -= 1
+                    left = np.int64(pool.nodes[node, _NEXT])
                 else:
-                    node, right = right, np.int64(pool.next[right])
-                    right_size -= 1
+                    right = np.int64(pool.nodes[node, _NEXT])
                 if tail == _NONE:
                     head = node
                 else:
-                    pool.next[tail] = node
+                    pool.nodes[tail, _NEXT] = node
                 tail = node
-            left = right
-        pool.next[tail] = _NONE
-        if merges <= 1:
+        if stretches <= 1:
             return head, _join(pool, head)
-        size *= 2
+
+
+@hot
+def _cut_stretch(pool, node):
+    """Cut a chain where it stops ascending; return the rest."""
+    following = np.int64(pool.nodes[node, _NEXT])
+    while following != _NONE and pool.nodes[following, _FIRST] > pool.nodes[node, _FIRST]:
+        node = following
+        following = np.int64(pool.nodes[node, _NEXT])
+    pool.nodes[node, _NEXT] = _NONE
+    return following
 
 
 @hot
 def _join(pool, head):
-    """Make one node of neighbours whose pages follow each other; return the last node."""
+    """Make one node of neighbours whose pages follow each other and have one owner; return the last node."""
     node = head
-    following = np.int64(pool.next[node])
+    following = np.int64(pool.nodes[node, _NEXT])
     while following != _NONE:
-        if pool.first[following] == pool.first[node] + pool.length[node]:
-            pool.length[node] += pool.length[following]
-            pool.next[node] = pool.next[following]
-            pool.next[following] = pool.marks[_SPARE]
+        adjoins = pool.nodes[following, _FIRST] == pool.nodes[node, _FIRST] + pool.nodes[node, _LENGTH]
+        if adjoins and pool.nodes[following, _OWNER] == pool.nodes[node, _OWNER]:
+            pool.nodes[node, _LENGTH] += pool.nodes[following, _LENGTH]
+            pool.nodes[node, _NEXT] = pool.nodes[following, _NEXT]
+            pool.nodes[following, _NEXT] = pool.marks[_SPARE]
             pool.marks[_SPARE] = following
         else:
             node = following
-        following = np.int64(pool.next[node])
+        following = np.int64(pool.nodes[node, _NEXT])
     return node

@@ -170,7 +170,7 @@ def open_pool(
         return Urn(pages, room(pages)), Runs(room(pages), room(pages), room(pages))
     if by_page or policy not in ("lifo", "fifo"):
         chains = open_chains(policy, pages, page_size, requests)
-        return chains, Runs(room(pages), room(pages), room(3 * (pages + 1) + len(chains.marks)))
+        return chains, Runs(room(pages), room(pages), room(4 * (pages + 1) + len(chains.marks)))
     # One run more than requests for the unwritten pages, one for the run that `give_back` writes ahead.
     length = requests + 2
     kind: type[Stack] | type[Queue] = Stack if policy == "lifo" else Queue
@@ -385,7 +385,7 @@ def _look_along_chain(pool, free, stream, finished, requests, tokens, pages, run
     for request in finished:
         give_back_chain(pool, request, requests[0][request], requests[1][request])
     get_chain_ready(pool, tokens // pool.page_size + 2)
-    head, _ = cut_chain(pool, pages)
+    head, _ = cut_chain(pool, pages, NOBODY)
     n = read_chain(pool, head, runs.owners, runs.counts)
     restore(pool, runs.scratch, used)
     return n

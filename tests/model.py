@@ -178,6 +178,15 @@ POLICIES: dict[str, type[Policy]] = {
     "lmdeploy": Lmdeploy,
 }
 
+RECORDINGS = {
+    "sglang-disaggregated": "sglang-0.5.23-disaggregated",
+    "sglang": "sglang-0.5.23-aggregated",
+    "vllm": "vllm-0.33.0-no-prefix-caching",
+    "vllm-prefix-caching": "vllm-0.33.0-prefix-caching",
+    "lmdeploy": "lmdeploy-0.18.0",
+}
+"""Recordings of the engines' own classes by policy, in tests/data/engines."""
+
 # --------------------------------------------------------------------- the pool: tokens become pages
 
 

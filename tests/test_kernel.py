@@ -8,12 +8,13 @@ from pathlib import Path
 import model
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from pandas.testing import assert_frame_equal
 
-from kvsim import Scenario, simulate
+from kvsim import PagePool, Scenario, replay, simulate
 from kvsim.outcomes import OUTCOMES, TRIAL_COLUMNS
 from kvsim.scenario import MAX_SEED, PARAMETERS, POLICIES
 
@@ -259,6 +260,58 @@ def test_recorded_trials_are_equal():
             differing.append(scenario.name)
     assert differing == []
     assert compared == 422
+
+
+# ------------------------------------------------------------------------------- a pool driven by hand
+
+
+@pytest.mark.parametrize("policy", model.RECORDINGS)
+@pytest.mark.parametrize("as_frame", [False, True], ids=["arrow", "pandas"])
+def test_replay_hands_out_what_the_engine_did(policy, as_frame):
+    recording = pq.read_table(DATA / "engines" / f"{model.RECORDINGS[policy]}.parquet")
+    # Without its metadata, the size of the pool and of a page have to be read off the operations.
+    replayed = replay(policy, recording.to_pandas() if as_frame else recording)
+    assert len(replayed) == 6000
+    assert replayed == recording["pages"].to_pylist()
+    assert replayed.failed == recording["failed"].to_pylist()
+    assert replayed.free_pages == recording["free_pages"].to_pylist()
+
+
+@thorough
+@given(
+    policy=st.sampled_from(POLICIES),
+    pool_pages=st.integers(1, 60),
+    page_size=st.integers(1, 5),
+    operations=st.lists(
+        st.tuples(st.sampled_from("aaggf"), st.integers(1, 60), st.integers(0, 99)), max_size=80
+    ),
+)
+def test_pool_equals_the_model(policy, pool_pages, page_size, operations):
+    pool = PagePool(policy, pool_pages, page_size, seed=3)
+    other = model.Pool(policy, pool_pages, page_size, np.random.default_rng(3))
+    tokens: dict[int, int] = {}
+    held: dict[int, list[int]] = {}
+    for number, (kind, amount, which) in enumerate(operations):
+        if kind == "a":
+            pages = other.alloc(amount)
+            assert pool.alloc(amount, request=number) == pages
+            if pages is not None:
+                held[number], tokens[number] = list(pages), amount
+        elif held:
+            request = sorted(held)[which % len(held)]
+            if kind == "g":
+                # Mostly by the one token of a decode step, now and then by more.
+                more = tokens[request] + (1 if amount % 5 else amount)
+                grown = other.grow([(held[request], more)])
+                pages = None if grown is None else grown[0]
+                assert pool.grow(request, more) == pages
+                if pages is not None:
+                    held[request] += pages
+                    tokens[request] = more
+            else:
+                pool.free(request)
+                other.free(held.pop(request), tokens.pop(request))
+        assert pool.free_pages == other.free_pages
 
 
 # ------------------------------------------------------------------------- what needs no second opinion

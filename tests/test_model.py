@@ -16,14 +16,6 @@ from kvsim.scenario import PARAMETERS
 
 DATA = Path(__file__).parent / "data"
 
-RECORDINGS = {
-    "sglang-disaggregated": "sglang-0.5.23-disaggregated",
-    "sglang": "sglang-0.5.23-aggregated",
-    "vllm": "vllm-0.33.0-no-prefix-caching",
-    "vllm-prefix-caching": "vllm-0.33.0-prefix-caching",
-    "lmdeploy": "lmdeploy-0.18.0",
-}
-
 
 def recorded_sample() -> list[dict[str, object]]:
     """Pick a few recorded trials: two of every policy and default or other constants, of the quick ones."""
@@ -50,9 +42,9 @@ def test_trial_equals_the_recorded_one(recorded):
     assert outcomes["kv_cache_usage"] == recorded["used_pages"] / recorded["pool_pages"]
 
 
-@pytest.mark.parametrize("policy", RECORDINGS)
+@pytest.mark.parametrize("policy", model.RECORDINGS)
 def test_replay_hands_out_what_the_engine_did(policy):
-    table = pq.read_table(DATA / "engines" / f"{RECORDINGS[policy]}.parquet")
+    table = pq.read_table(DATA / "engines" / f"{model.RECORDINGS[policy]}.parquet")
     about = table.schema.metadata
     assert model.POLICIES[policy].first_page == int(about[b"first_page"])
     operations = table.to_pylist()
