@@ -1,7 +1,7 @@
-"""Kill runs of the workflow at random moments: the same command must end in the bytes of an undisturbed run.
+"""Kill runs of the workflow at random moments: the same command must end in an undisturbed run's bytes.
 
-By hand: ``python tests/kills.py --kills 50``. Every other kill is of a single job, the others are of the whole
-process group, Snakemake and its jobs, all without a chance to clean up.
+By hand: ``python tests/kills.py --kills 50``. A kill is of Snakemake and all its jobs, or of one job alone,
+and leaves them no chance to clean up.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from pathlib import Path
 
 from tree import Tree
 
-SECONDS = 12.0
+SECONDS = 8.0
 """A kill comes at most this long after the start."""
 
 
@@ -58,36 +59,52 @@ def _jobs(snakemake: int) -> Iterator[int]:
         yield from _jobs(child)
 
 
+def kill_and_go_on(tree: Tree, kills: int, within: float, chance: random.Random) -> Iterator[str]:
+    """Kill runs, each started by the same command, until so many were hit; give a line for each.
+
+    What a run has finished stays for the next. Once all is done, the study starts again from nothing.
+    """
+    hit = 0
+    while hit < kills:
+        kill = chance.choice([kill_group, kill_job])
+        if kill(tree, chance, within=within):
+            hit += 1
+            yield f"{hit}: {kill.__name__}, {len(tree.contents())} files so far"
+        else:
+            yield "came to its end"
+            tree.run()
+            yield "whole"
+            shutil.rmtree(tree.results)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=20261027)
-    parser.add_argument("--config", type=Path, help="a study other than the default one")
+    """Run the script."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kills", type=int, default=50, help="how many (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=20261027, help="of the moments (default %(default)s)")
+    parser.add_argument("--config", type=Path, help="another study than config/config.yaml")
     options = parser.parse_args()
-    chance = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as folder:
         trees = [Tree.copied(Path(folder, name)) for name in ("undisturbed", "killed")]
-        if options.config:
-            for tree in trees:
-                tree.write("config/config.yaml", options.config.read_text())
+        for tree in trees if options.config else ():
+            tree.write("config/config.yaml", options.config.read_text())
         undisturbed, killed = trees
-        started = time.monotonic()
+        start = time.monotonic()
         undisturbed.run()
-        seconds = time.monotonic() - started
-        print(f"undisturbed run: {seconds:.0f} s, {len(undisturbed.contents())} files", flush=True)
-        hits = 0
-        for i in range(options.kills):
-            kill = kill_job if i % 2 else kill_group
-            hit = kill(killed, chance, within=seconds)
-            hits += hit
-            killed.run()
-            same = killed.contents() == undisturbed.contents()
-            print(f"{i + 1}: {kill.__name__} {'hit' if hit else 'came too late'}, same bytes: {same}", flush=True)
-            if not same:
-                sys.exit(1)
-            if hit:
-                killed.remove_some_results(chance)
-        print(f"{hits} of {options.kills} kills hit a run at work; all ended in the same bytes")
+        seconds = time.monotonic() - start
+        whole = undisturbed.contents()
+        print(f"undisturbed: {seconds:.0f} s, {len(whole)} files", flush=True)
+
+        for line in kill_and_go_on(killed, options.kills, seconds, random.Random(options.seed)):
+            print(line, flush=True)
+            if line == "whole" and killed.contents() != whole:
+                sys.exit("its bytes differ from those of the undisturbed run")
+        killed.run()
+        if killed.contents() != whole:
+            sys.exit("the bytes differ from those of the undisturbed run")
+        print(f"{options.kills} kills: the bytes are those of the undisturbed run")
 
 
 if __name__ == "__main__":

@@ -10,11 +10,14 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PARTS = ("Snakefile", "workflow", "config", "profiles", "kvsim")
+PARTS = ("Snakefile", "workflow", "config", "profiles")
 
 
 class Tree:
-    """A copy of the project whose workflow can be run and changed."""
+    """A copy of the workflow, which can be run and changed.
+
+    It uses the package of this checkout, whose compiled code is kept by its place, until it gets its own.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -22,13 +25,20 @@ class Tree:
 
     @classmethod
     def copied(cls, folder: Path) -> Tree:
-        """Copy what a run needs."""
-        folder.mkdir(parents=True)
+        """Copy the workflow."""
+        tree = cls(folder)
         for part in PARTS:
-            copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy2
-            ignored = {"ignore": shutil.ignore_patterns("__pycache__")} if copy is shutil.copytree else {}
-            copy(ROOT / part, folder / part, **ignored)
-        return cls(folder)
+            tree.copy(part)
+        return tree
+
+    def copy(self, part: str) -> None:
+        """Copy a file or a folder of the project."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if (ROOT / part).is_file():
+            shutil.copy2(ROOT / part, self.folder / part)
+        else:
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / part, self.folder / part, ignore=ignored)
 
     def clone(self, folder: Path) -> Tree:
         """Copy it with its results and with what Snakemake knows of them."""
@@ -44,7 +54,7 @@ class Tree:
         return subprocess.Popen(
             command,
             cwd=self.folder,
-            env=environment(),
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -72,9 +82,3 @@ class Tree:
         """Every file under results by its path."""
         files = sorted(path for path in self.results.rglob("*") if path.is_file())
         return {str(path.relative_to(self.results)): path.read_bytes() for path in files}
-
-
-def environment() -> dict[str, str]:
-    """The environment of a run, which compiles nothing that this checkout has compiled."""
-    kept = os.environ.get("NUMBA_CACHE_DIR", str(ROOT / "kvsim" / "__pycache__"))
-    return {**os.environ, "NUMBA_CACHE_DIR": kept}

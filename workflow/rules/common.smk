@@ -1,4 +1,5 @@
 # The environment of this process and its jobs, and the study that the config describes.
+import ast
 import hashlib
 import json
 import os
@@ -18,6 +19,7 @@ for name, folder in {
 for name in ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[name] = "1"
 
+import kvsim
 from kvsim import figures, reference
 from kvsim.digest import model_digest, modules_digest
 from kvsim.grid import ConfigError, load_config, overlaps
@@ -64,19 +66,6 @@ JOBS = {
     for job in experiment.jobs
 }
 
-# What makes tables and figures, besides the modules that re-run the simulations when they change.
-SUMMARY_MODULES = ("grid", "trials", "tables", "statistics", "files", "digest")
-REFERENCE_MODULES = ("trials", "reference", "files", "digest")
-FIGURE_MODULES = (
-    "trials",
-    "figures",
-    "style",
-    "tables",
-    "statistics",
-    "files",
-    "digest",
-)
-
 
 def job_of(wildcards):
     """The job that writes a file of trials."""
@@ -95,7 +84,18 @@ def trials_of(wildcards):
     ]
 
 
-def sources_digest(modules, script):
-    """Digest of what makes a table or a figure: modules of kvsim and a script of this workflow."""
-    text = Path(BASE, "workflow", "scripts", script).read_bytes()
-    return f"{modules_digest(modules)} {hashlib.sha256(text).hexdigest()[:16]}"
+def imports(path, known=()):
+    """The modules of kvsim that a file of Python imports, and those that they import in turn."""
+    nodes = ast.walk(ast.parse(path.read_text()))
+    origins = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    modules = {name.partition(".")[2] for name in origins if name.startswith("kvsim.")}
+    for module in modules.difference(known):
+        modules |= imports(Path(kvsim.__file__).with_name(f"{module}.py"), modules.union(known))
+    return modules
+
+
+def sources_digest(script):
+    """Digest of all that makes a table or a figure of trials: a script and what it imports."""
+    path = Path(BASE, "workflow", "scripts", script)
+    modules = modules_digest(tuple(sorted(imports(path))))
+    return f"{modules} {hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"

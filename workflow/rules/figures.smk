@@ -21,7 +21,7 @@ rule draw:
         declaration=lambda wildcards: json.dumps(
             STUDY.figures[wildcards.figure], sort_keys=True
         ),
-        sources=sources_digest(FIGURE_MODULES, "draw.py"),
+        sources=sources_digest("draw.py"),
     message:
         "Drawing {wildcards.figure}"
     script:

@@ -19,7 +19,7 @@ rule summarise:
         runtime="30m",
     params:
         experiment=lambda wildcards: STUDY.experiments[wildcards.experiment],
-        sources=sources_digest(SUMMARY_MODULES, "summarise.py"),
+        sources=sources_digest("summarise.py"),
     message:
         "Summarising {wildcards.experiment}"
     script:
@@ -42,7 +42,7 @@ rule print_reference:
         mem_mb=1000,
         runtime="5m",
     params:
-        sources=sources_digest(REFERENCE_MODULES, "print_reference.py"),
+        sources=sources_digest("print_reference.py"),
     message:
         "Printing the tables of the reference study"
     script:
