@@ -7,12 +7,10 @@ rule simulate:
         "simulate"
     resources:
         mem_mb=1000,
-        runtime="30m",
+        runtime="10m",
     params:
         # What the trials depend on, as canonical text: only a change of either re-runs the job.
         scenarios=lambda wildcards: job_of(wildcards).arguments,
         model=model_digest(),
-    message:
-        "Simulating {wildcards.experiment}: {wildcards.cell}, seeds {wildcards.block}"
     shell:
         "python -m kvsim run {params.scenarios} --output {output:q} > {log:q} 2>&1"
