@@ -64,7 +64,7 @@ class PagePool:
         self._stream = np.zeros(6, dtype=np.uint64)
         self._free = _reset(self._pool, self._stream)
         if isinstance(self._pool, Urn):
-            self._shuffle(int(seed))
+            self._shuffle(self._pool, int(seed))
         self._held: dict[Hashable, list[int]] = {}
         self._tokens: dict[Hashable, int] = {}
         self._numbers: dict[Hashable, int] = {}
@@ -72,12 +72,12 @@ class PagePool:
         self._allocs = 0
         self._pages = np.empty(self.pool_pages, dtype=np.int32)
 
-    def _shuffle(self, seed: int) -> None:
+    def _shuffle(self, urn: Urn, seed: int) -> None:
         """Fill the urn with page numbers, where the simulator fills it with who wrote them."""
         rng = np.random.default_rng(seed)
         order = list(range(self.pool_pages))
         rng.shuffle(order)
-        self._pool.owners[:] = order
+        urn.owners[:] = order
         state: Any = rng.bit_generator.state
         words = [state["state"]["state"], state["state"]["inc"]]
         halves = [half for word in words for half in divmod(word, 2**64)]

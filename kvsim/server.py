@@ -50,6 +50,9 @@ COUNTS = (
 MEDIANS = ("median_age", "median_age_steps")
 """The outcomes that it writes as floats, in order."""
 
+EXPOSURE = ("look", "trial", "request", "tenant", "pages", "age", "age_steps")
+"""What it writes of every request that a look exposes, in order."""
+
 (
     _PAGES,
     _FOREIGN_PAGES,
@@ -173,7 +176,7 @@ def open_server(warm_steps: int) -> Server:
 
 
 @compiled
-def run_trials(pool, runs, server, workload, oversized, words, counts, medians):
+def run_trials(pool, runs, server, workload, oversized, words, counts, medians, exposures):
     """Run one server for every seed, and look at it as often as asked.
 
     Parameters
@@ -191,7 +194,11 @@ def run_trials(pool, runs, server, workload, oversized, words, counts, medians):
         Overwritten.
     medians : numpy.ndarray of float64, shape (looks, seeds, len(MEDIANS))
         Overwritten.
+    exposures : numpy.ndarray of int64, shape (rows, len(EXPOSURE))
+        A row for every look, seed and exposed request, overwritten as far as it goes. There are as many
+        as `distinct_requests` add up to; with no row none is asked for.
     """
+    exposed = 0
     for trial in range(len(words)):
         _restart(server)
         free, stream = reset(pool, start(words[trial]))
@@ -217,7 +224,10 @@ def run_trials(pool, runs, server, workload, oversized, words, counts, medians):
             row[_PAGES] = pages
             row[_DRAIN_STEPS] = now - step
             row[_PROMPT_TOKENS_DRAWN] = tokens
-            _measure(server, runs, n_runs, drained, now, row, medians[which, trial])
+            rows = exposures[exposed:]
+            exposed += _measure(server, runs, n_runs, drained, now, row, medians[which, trial], rows)
+            for i in range(min(row[_DISTINCT_REQUESTS], len(rows))):
+                rows[i, 0], rows[i, 1] = which, trial
 
 
 @hot
@@ -492,8 +502,8 @@ def _list_due(server, step, listed, n, free):
 
 
 @compiled
-def _measure(server, runs, n_runs, drained, now, row, medians):
-    """Say whose pages are read, how many of each, and how old they are."""
+def _measure(server, runs, n_runs, drained, now, row, medians, exposures):
+    """Say whose pages are read, how many of each, and how old they are; return how many are exposed."""
     finished = server.totals[_FINISHED]
     # The drained finish after all others, in the order in which they drain.
     for i in range(len(drained)):
@@ -525,6 +535,9 @@ def _measure(server, runs, n_runs, drained, now, row, medians):
         ages[i] = finished - server.finish_rank[owner]
         ages_steps[i] = now - server.finish_step[owner]
         by_tenant[i] = (np.int64(server.tenant[owner]) << 32) | pages
+        if i < len(exposures):
+            exposures[i, 2], exposures[i, 3], exposures[i, 4] = owner, server.tenant[owner], pages
+            exposures[i, 5], exposures[i, 6] = ages[i], ages_steps[i]
     _sort(ages)
     _sort(ages_steps)
     _sort(by_tenant)
@@ -546,6 +559,7 @@ def _measure(server, runs, n_runs, drained, now, row, medians):
     row[_LARGEST_TENANT_PAGES] = largest_tenant
     medians[0] = _median(ages)
     medians[1] = _median(ages_steps)
+    return exposed
 
 
 @hot

@@ -15,8 +15,8 @@ import pyarrow as pa
 from kvsim.outcomes import TRIAL_COLUMNS, column_type
 from kvsim.pcg64 import seed_words
 from kvsim.policies import open_pool
-from kvsim.scenario import MAX_SEED, Scenario
-from kvsim.server import COUNTS, MEDIANS, UNIFORM, Oversized, Workload, open_server, run_trials
+from kvsim.scenario import MAX_SEED, PARAMETERS, Scenario
+from kvsim.server import COUNTS, EXPOSURE, MEDIANS, UNIFORM, Oversized, Workload, open_server, run_trials
 from kvsim.trials import arrow_array, numbered_prompts, scenario_columns, trials_schema
 
 if TYPE_CHECKING:
@@ -55,30 +55,94 @@ def simulate_table(scenarios: Scenario | Iterable[Scenario], seeds: Iterable[int
 
     A parameter that takes words beside integers (`prompt_tokens`) is text here.
     """
-    scenarios = (scenarios,) if isinstance(scenarios, Scenario) else tuple(scenarios)
-    if not scenarios:
-        raise ValueError("scenarios: none given; must be at least one")
-    for scenario in scenarios:
-        if not isinstance(scenario, Scenario):
-            raise TypeError(f"scenarios: {scenario!r} is not allowed; must be a Scenario")
+    checked = _check_scenarios(scenarios)
     checked_seeds = _check_seeds(seeds)
-    words = seed_words(checked_seeds)
+    return _trials_table(checked, checked_seeds, *_run(checked, checked_seeds))
 
+
+def owners(scenarios: Scenario | Iterable[Scenario], seeds: Iterable[int]) -> pd.DataFrame:
+    """Run the same trials as `simulate`; list whose pages each oversized request read.
+
+    Returns
+    -------
+    pandas.DataFrame
+        As `owners_table` says.
+    """
+    return numbered_prompts(owners_table(scenarios, seeds).to_pandas())
+
+
+def owners_table(scenarios: Scenario | Iterable[Scenario], seeds: Iterable[int]) -> pa.Table:
+    """Run the same trials as `simulate`; list whose pages each oversized request read.
+
+    Returns
+    -------
+    pyarrow.Table
+        One row a trial and previous owner, in the order scenarios x seeds x requests: every field of the
+        scenario; `seed`; `request`, the owner's number, counted from 0 as they arrive; `tenant`; `pages`
+        read of it; `age` in requests finished since it finished, and `age_steps` in steps.
+    """
+    checked = _check_scenarios(scenarios)
+    checked_seeds = _check_seeds(seeds)
+    counts, _ = _run(checked, checked_seeds)
+    words = seed_words(checked_seeds)
+    exposed = counts[:, :, COUNTS.index("distinct_requests")]
+    rows = np.empty((int(exposed.sum()), len(EXPOSURE)), dtype=np.int64)
+    done = 0
+    for places in _by_server(checked):
+        # The second run has room for exactly what the first one counted.
+        size = int(exposed[places].sum())
+        part = rows[done : done + size]
+        _run_server([checked[place] for place in places], words, part)
+        part[:, 0] = np.array(places)[part[:, 0]]
+        done += size
+    rows = rows[np.lexsort((rows[:, 2], rows[:, 1], rows[:, 0]))]
+    columns = {name: arrow_array(rows[:, i], "int64") for i, name in enumerate(EXPOSURE)}
+    columns["request"] = arrow_array(rows[:, 2] - 1, "int64")
+    which = scenario_columns(checked, checked_seeds[:1])
+    table = {name: which[name].take(columns["look"]) for name in PARAMETERS}
+    table["seed"] = arrow_array(checked_seeds[rows[:, 1]], "uint64")
+    return pa.Table.from_pydict(table | {name: columns[name] for name in EXPOSURE[2:]})
+
+
+def _run(
+    scenarios: Sequence[Scenario], seeds: npt.NDArray[np.uint64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """Run every server; outcomes are shaped (scenarios, seeds, ...)."""
+    words = seed_words(seeds)
     counts = np.empty((len(scenarios), len(words), len(COUNTS)), dtype=np.int64)
     medians = np.empty((*counts.shape[:2], len(MEDIANS)))
+    nothing = np.empty((0, len(EXPOSURE)), dtype=np.int64)
     for places in _by_server(scenarios):
-        counts[places], medians[places] = _run_server([scenarios[place] for place in places], words)
+        counts[places], medians[places] = _run_server([scenarios[p] for p in places], words, nothing)
+    return counts, medians
 
+
+def _trials_table(
+    scenarios: Sequence[Scenario],
+    seeds: npt.NDArray[np.uint64],
+    counts: npt.NDArray[np.int64],
+    medians: npt.NDArray[np.float64],
+) -> pa.Table:
     columns: dict[str, Any] = {name: counts[:, :, i].ravel() for i, name in enumerate(COUNTS)}
     columns |= {name: medians[:, :, i].ravel() for i, name in enumerate(MEDIANS)}
     columns["foreign_frac"] = columns["foreign_pages"] / columns["pages"]
     columns["largest_request_frac"] = columns["largest_request_pages"] / columns["pages"]
     columns["largest_tenant_frac"] = columns["largest_tenant_pages"] / columns["pages"]
-    pool_pages = np.repeat([scenario.pool_pages for scenario in scenarios], len(words))
+    pool_pages = np.repeat([scenario.pool_pages for scenario in scenarios], len(seeds))
     columns["kv_cache_usage"] = columns["used_pages"] / pool_pages
-    arrays = scenario_columns(scenarios, checked_seeds)
+    arrays = scenario_columns(scenarios, seeds)
     arrays |= {name: arrow_array(column, column_type(name)) for name, column in columns.items()}
     return pa.Table.from_arrays([arrays[name] for name in TRIAL_COLUMNS], schema=trials_schema())
+
+
+def _check_scenarios(scenarios: Scenario | Iterable[Scenario]) -> tuple[Scenario, ...]:
+    checked = (scenarios,) if isinstance(scenarios, Scenario) else tuple(scenarios)
+    if not checked:
+        raise ValueError("scenarios: none given; must be at least one")
+    for scenario in checked:
+        if not isinstance(scenario, Scenario):
+            raise TypeError(f"scenarios: {scenario!r} is not allowed; must be a Scenario")
+    return checked
 
 
 def _check_seeds(seeds: Iterable[int]) -> npt.NDArray[np.uint64]:
@@ -119,9 +183,12 @@ def _by_server(scenarios: Sequence[Scenario]) -> Iterator[list[int]]:
 
 
 def _run_server(
-    scenarios: Sequence[Scenario], words: npt.NDArray[np.uint64]
+    scenarios: Sequence[Scenario], words: npt.NDArray[np.uint64], exposures: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-    """Run scenarios that share a server; outcomes are shaped (scenarios, seeds, ...)."""
+    """Run scenarios that share a server; outcomes are shaped (scenarios, seeds, ...).
+
+    `exposures` is filled with the exposed requests, `look` being the place in `scenarios`.
+    """
     one = scenarios[0]
     by_warm_up = sorted(range(len(scenarios)), key=lambda place: scenarios[place].warm_steps)
     prompts = [scenarios[place].prompt_tokens for place in by_warm_up]
@@ -148,6 +215,7 @@ def _run_server(
     pool, runs = open_pool(one.policy, one.pool_pages, one.page_size, steps)
     counts = np.empty((len(scenarios), len(words), len(COUNTS)), dtype=np.int64)
     medians = np.empty((*counts.shape[:2], len(MEDIANS)))
-    run_trials(pool, runs, open_server(steps), workload, oversized, words, counts, medians)
+    run_trials(pool, runs, open_server(steps), workload, oversized, words, counts, medians, exposures)
+    exposures[:, 0] = np.array(by_warm_up)[exposures[:, 0]]
     back = np.argsort(by_warm_up)
     return counts[back], medians[back]

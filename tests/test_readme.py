@@ -26,14 +26,20 @@ COMMANDS = [line.split("#")[0].strip() for block in blocks("sh") for line in blo
 def test_the_two_commands_are_those_that_ci_and_the_makefile_know():
     assert [command for command in COMMANDS if command.startswith("make")] == ["make", "make test"]
     assert "make test" in (ROOT / ".ci" / "run").read_text().splitlines()
-    assert re.search(r"^study:.*\n\t\$\(BIN\)/snakemake --cores", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert re.search(
+        r"^study:.*\n\t\$\(BIN\)/snakemake --cores", (ROOT / "Makefile").read_text(), re.MULTILINE
+    )
 
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("kvsim")])
 def test_kvsim_commands(command: str, tmp_path: Path):
     (tmp_path / "config").symlink_to(ROOT / "config")
     done = subprocess.run(
-        [sys.executable, "-m", *shlex.split(command)], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-m", *shlex.split(command)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout

@@ -9,10 +9,9 @@ set -euo pipefail
 
 project=$(cd "$(dirname "$0")/../.." && pwd)
 folder=$(mktemp -d)
-munge_key=
 
 stop() {
-    for daemon in slurmd slurmctld munged; do
+    for daemon in slurmd slurmctld munge/munged; do
         if [ -s "$folder/$daemon.pid" ]; then
             kill "$(cat "$folder/$daemon.pid")" 2>/dev/null || true
         fi
@@ -38,9 +37,34 @@ echo "$site" > "$("$folder/venv/bin/python" -c 'import sysconfig; print(sysconfi
 started=$SECONDS
 chmod 755 "$folder"
 mkdir -p "$folder/state" "$folder/spool" "$folder/munge"
-chown munge: "$folder/munge"
-[ -s /etc/munge/munge.key ] || mungekey --create
-sed -e "s|@HOST@|$(hostname -s)|" -e "s|@CPUS@|$(nproc)|" -e "s|@FOLDER@|$folder|" \
-    -e "s|@MEMORY@|$(awk '/MemTotal/ {print int($2 / 1024 * 0.9)}' /proc/meminfo)|" \
+mungekey --create --keyfile="$folder/munge/key"
+chown -R munge: "$folder/munge"
+runuser -u munge -- munged --key-file="$folder/munge/key" --socket="$folder/munge/socket" \
+    --pid-file="$folder/munge/munged.pid" --log-file="$folder/munge/log" --seed-file="$folder/munge/seed"
+
+memory=$(awk '/MemTotal/ {print int($2 / 1024 * 0.9)}' /proc/meminfo)
+sed -e "s|@HOST@|$(hostname -s)|" -e "s|@CPUS@|$(nproc)|" -e "s|@MEMORY@|$memory|" -e "s|@FOLDER@|$folder|" \
     "$project/tests/cluster/slurm.conf" > "$folder/slurm.conf"
 export SLURM_CONF=$folder/slurm.conf
+slurmctld
+sleep 2
+slurmd
+until [ "$(sinfo --noheader --format %t)" = idle ]; do sleep 1; done
+echo "daemons: $((SECONDS - started)) s"
+
+study() {
+    mkdir "$folder/$1"
+    cp -r "$project"/{Snakefile,workflow,config,profiles} "$folder/$1"
+    cd "$folder/$1"
+    started=$SECONDS
+    PYTHONPATH=$project "$folder/venv/bin/python" -m snakemake --configfile config/small.yaml "${@:2}"
+    echo "$1 run: $((SECONDS - started)) s"
+}
+study local --cores "$(nproc)"
+# Without accounting, Slurm's own queue says what has become of a job.
+study cluster --workflow-profile profiles/slurm --default-resources slurm_partition=main --slurm-no-account \
+    --slurm-status-command squeue --slurm-init-seconds-before-status-checks 1 --seconds-between-status-checks 5 \
+    --latency-wait 5
+diff --recursive --exclude logs "$folder/local/results" "$folder/cluster/results"
+squeue --noheader --states all --format %j | sort | uniq --count
+echo "the cluster's results are those of the local run, byte for byte"
