@@ -1,7 +1,7 @@
 """A simulator of what an oversized request reads from a paged KV cache that is never zeroed.
 
-`Scenario` holds every parameter of a trial, `simulate` runs trials, `owners` lists whose pages were read; `PagePool` is a pool to drive by hand,
-`replay` drives one through recorded operations.
+`Scenario` holds every parameter of a trial, `simulate` runs trials, and `owners` lists whose pages were
+read. `PagePool` is a pool to drive by hand, `replay` drives one through recorded operations.
 """
 
 from __future__ import annotations

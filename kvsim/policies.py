@@ -54,16 +54,6 @@ from kvsim.chains import (
 from kvsim.compiled import HOT_OPTIONS, OPTIONS, hot
 from kvsim.pcg64 import integers, skip_shuffle
 
-ENGINES = {
-    "sglang-disaggregated": "SGLang 0.5.23, PagedTokenToKVPoolAllocator, need_sort on",
-    "sglang": "SGLang 0.5.23, PagedTokenToKVPoolAllocator, need_sort off",
-    "vllm": "vLLM 0.33.0, BlockPool, prefix caching off",
-    "vllm-prefix-caching": "vLLM 0.33.0, BlockPool, prefix caching on",
-    "lmdeploy": "LMDeploy 0.18.0, LogicalAllocator",
-}
-"""The engine, version and class that a policy's order was read from."""
-
-
 FIRST_PAGE = {"sglang-disaggregated": 1, "sglang": 1, "vllm": 1, "vllm-prefix-caching": 1}
 """The number of the first page where it is not 0: SGLang and vLLM keep page 0 for themselves."""
 

@@ -24,6 +24,15 @@ POLICIES = (
 )
 """Allocator policies: the order in which free pages are handed out and taken back."""
 
+ENGINES = {
+    "sglang-disaggregated": "SGLang 0.5.23, PagedTokenToKVPoolAllocator, need_sort on",
+    "sglang": "SGLang 0.5.23, PagedTokenToKVPoolAllocator, need_sort off",
+    "vllm": "vLLM 0.33.0, BlockPool, prefix caching off",
+    "vllm-prefix-caching": "vLLM 0.33.0, BlockPool, prefix caching on",
+    "lmdeploy": "LMDeploy 0.18.0, LogicalAllocator",
+}
+"""The engine, version and class that a policy's order was read from."""
+
 MAX_TOKENS = 2**31 - 1
 MAX_DECODE_TOKENS = 2**16
 MAX_SEED = 2**64 - 1

@@ -17,7 +17,7 @@ from kvsim import __version__
 from kvsim.digest import model_digest
 from kvsim.files import atomic_write
 from kvsim.outcomes import TRIAL_COLUMNS, column_type
-from kvsim.scenario import PARAMETERS, Scenario, as_text
+from kvsim.scenario import ENGINES, PARAMETERS, Scenario, as_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -121,7 +121,7 @@ def _seeds_text(seeds: Sequence[int]) -> str:
 
 
 def _versions() -> dict[str, Any]:
-    return {"kvsim": __version__, "schema": SCHEMA_VERSION, "model": model_digest()}
+    return {"kvsim": __version__, "schema": SCHEMA_VERSION, "model": model_digest(), "engines": ENGINES}
 
 
 def _metadata(about: Mapping[str, Any]) -> bytes:
