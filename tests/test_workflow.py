@@ -17,6 +17,7 @@ from kills import kill_group, kill_job
 from tree import Tree
 
 from kvsim.figures import Drawing, draw
+from kvsim.grid import Job, load_config
 from kvsim.scenario import PARAMETERS, Parameter, Scenario, Value, as_text
 from kvsim.tables import read_summary
 from kvsim.trials import read_trials
@@ -64,14 +65,15 @@ def clone(finished: Tree, tmp_path: Path) -> Tree:
     return finished.clone(tmp_path / "clone")
 
 
+def jobs_of(tree: Tree) -> tuple[Job, ...]:
+    return load_config([tree.folder / "config" / "config.yaml"]).experiments["orders"].jobs
+
+
 def test_a_study_writes_these_files(finished: Tree) -> None:
-    blocks = [f"{cell}/{block}" for cell in ("default", "policy=fifo") for block in ("7-11", "12-16")]
-    # The study's defaults differ from those of Scenario, so every cell's name states them.
-    stated = SMALL.name.replace("warm_steps=30,", "")
-    blocks = [block.replace("default", stated).replace("fifo", f"fifo,{stated}") for block in blocks]
-    expected = {f"orders/trials/{block}.parquet" for block in blocks} | {"orders/trials.parquet"}
-    expected |= {f"logs/orders/{block}.log" for block in blocks}
-    expected |= {"logs/orders/summarise.log", "logs/figures/exposure.log"}
+    paths = [job.path for job in jobs_of(finished)]
+    assert len(paths) == 4
+    expected = {*paths, "orders/trials.parquet", "logs/orders/summarise.log", "logs/figures/exposure.log"}
+    expected |= {f"logs/{path.replace('/trials', '').replace('.parquet', '.log')}" for path in paths}
     expected |= {f"orders/summary.{suffix}" for suffix in ("parquet", "csv", "md", "tex")}
     expected |= {f"figures/exposure.{suffix}" for suffix in ("pdf", "svg", "png", "txt")}
     assert set(finished.contents()) == expected
@@ -211,16 +213,10 @@ def drawn_texts(drawing: Drawing) -> str:
 
 
 def test_unusable_files_are_named_before_a_table_is_made_of_them(clone: Tree) -> None:
-    stated = SMALL.name.replace("warm_steps=30,", "")
-    files = {
-        cell: sorted((clone.results / "orders" / "trials" / cell).glob("*.parquet"))
-        for cell in (stated, f"policy=fifo,{stated}")
-    }
-    lifo, fifo = files.values()
-    truncated, short, foreign, stale = *lifo, *fifo
+    truncated, short, foreign, stale = (clone.results / job.path for job in jobs_of(clone))
     table = pq.read_table(short)
     pq.write_table(table.slice(1), short)
-    shutil.copyfile(lifo[0], foreign)
+    shutil.copyfile(truncated, foreign)
     truncated.write_bytes(truncated.read_bytes()[:-100])
     about = table.schema.metadata[b"kvsim"].replace(b'"model": "', b'"model": "0')
     pq.write_table(table.replace_schema_metadata({b"kvsim": about}), stale)
