@@ -148,7 +148,9 @@ def _check_writable(path: Path) -> None:
 def _plan(options: argparse.Namespace) -> None:
     from tabulate import tabulate
 
-    config = load_config(options.config)
+    from kvsim import figures
+
+    config = load_config(options.config, figure_check=figures.check)
     rows = [
         [
             experiment.name,

@@ -515,6 +515,8 @@ class _Source:
             except ValueError as error:
                 shown = name_node.value if isinstance(name_node, yaml.ScalarNode) else "a list or a mapping"
                 self.add((*key, shown), f"as a key {error}", place)
+                # It stays, so that what holds it does not look empty.
+                content.setdefault(shown, None)
                 continue
             if name in seen:
                 self.add(
@@ -546,7 +548,7 @@ def _scalar(node: yaml.ScalarNode) -> Any:
         if text.lower() in ("true", "false"):
             return text.lower() == "true"
         meant = str(text.lower() in ("yes", "on", "y")).lower()
-        raise ValueError(f'is {meant} in YAML 1.1; must be "{_cut(text)}" in quotes, or {meant}')
+        raise ValueError(f'is {meant} in YAML 1.1; must be "{_cut(text)}" in quotes if the word is meant')
     if _NOT_FINITE.fullmatch(text):
         raise ValueError("is not allowed; must be a finite number")
     if tag in ("int", "float") and ":" in text:
@@ -683,7 +685,8 @@ def _schema_problems(error: Any) -> Iterator[_Problem]:
         yield _Problem((*key, value), f"is not allowed as a name; must be {allowed}")
     else:
         known = [word for word in error.schema.get("enum", ()) if isinstance(value, str)]
-        near = difflib.get_close_matches(str(value)[:_SHOWN], known, n=1)
+        misspelt = str(value)[:_SHOWN]
+        near = [] if misspelt in PARAMETERS else difflib.get_close_matches(misspelt, known, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         yield _Problem(key, f"{_shown(value)} is not allowed; must be {allowed}{hint}")
 

@@ -33,11 +33,13 @@ def make_trials(scenarios, seeds=8, *, start=0) -> pd.DataFrame:
         rng = np.random.default_rng(100 + i)
         for seed in range(start, start + seeds):
             pages = 10_000 + 10 * i
-            foreign = int(rng.integers(0, 4000)) + 300 * i
+            foreign = (int(rng.integers(0, 4000)) + 300 * i) % pages
             row = {name: getattr(scenario, name) for name in PARAMETERS} | {"seed": seed}
             row |= {name: int(rng.integers(1, 60)) + i for name in OUTCOMES}
             row |= dict(pages=pages, foreign_pages=foreign, never_written=pages - 1 - foreign)
-            row |= dict(foreign_frac=foreign / pages, kv_cache_usage=0.1 + 0.1 * i + 0.01 * rng.random())
+            row |= dict(
+                foreign_frac=foreign / pages, kv_cache_usage=(0.1 + 0.1 * i + 0.01 * rng.random()) % 1
+            )
             row |= dict(prompt_tokens_drawn=700_000 + 1000 * i + int(rng.integers(0, 500)))
             rows.append(row)
     return as_trials(pd.DataFrame(rows))

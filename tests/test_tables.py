@@ -41,7 +41,10 @@ def completed(frame: pd.DataFrame) -> pd.DataFrame:
     """Fill in what the recordings lack: parameters at their defaults, outcomes as zeros."""
     missing = {name: PARAMETERS[name].default for name in PARAMETERS if name not in frame}
     frame = frame.assign(**missing, kv_cache_usage=frame["used_pages"] / missing.get("pool_pages", 32768))
-    return frame.assign(**{name: 0 for name in OUTCOMES if name not in frame})[list(TRIAL_COLUMNS)]
+    zeros = {
+        name: np.zeros(len(frame), outcome.dtype) for name, outcome in OUTCOMES.items() if name not in frame
+    }
+    return frame.assign(**zeros)[list(TRIAL_COLUMNS)]
 
 
 def as_arrow(frame: pd.DataFrame) -> pa.Table:
