@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from fractions import Fraction
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -664,10 +664,15 @@ def _axis_schema(parameter: Parameter, value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shape_problems(content: Any) -> Iterator[_Problem]:
+    for error in _validator().iter_errors(content):
+        yield from _schema_problems(error)
+
+
+@cache
+def _validator() -> Any:
     from jsonschema import Draft202012Validator
 
-    for error in Draft202012Validator(config_schema()).iter_errors(content):
-        yield from _schema_problems(error)
+    return Draft202012Validator(config_schema())
 
 
 def _schema_problems(error: Any) -> Iterator[_Problem]:

@@ -1,7 +1,8 @@
 """Intervals, Monte Carlo errors and paired differences, vectorised over the last axis (seeds).
 
 A trial on a fresh server is a terminating simulation, and trials with different seeds are
-independent replicates: classical intervals apply as they stand. Values that stand for "this trial
+independent replicates: classical intervals apply as they stand. Distributions are scipy.special's: to
+import scipy.stats takes a second, in every job. Values that stand for "this trial
 has none" (NaN, or a sentinel) are counted and left out. Nothing here warns or draws random numbers.
 """
 
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy import special
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -146,7 +147,7 @@ def mean_interval(
     squares = (deviations**2).sum(axis=-1)
     sd = np.where(n > 1, np.sqrt(squares / np.maximum(n - 1, 1)), np.nan)
     se = sd / np.sqrt(np.maximum(n, 1))
-    reach = stats.t.ppf(0.5 + confidence / 2, n - 1)
+    reach = special.stdtrit(np.where(n > 1, n - 1, np.nan), 0.5 + confidence / 2)
     low, high = mean - reach * se, mean + reach * se
     clipped = np.zeros_like(equal)
     if bounds is not None:
@@ -185,7 +186,7 @@ def share_interval(successes: npt.ArrayLike, n: npt.ArrayLike, confidence: float
     Statistical Science 16 (2001) 101-133, recommend it.
     """
     k, n = np.broadcast_arrays(np.asarray(successes, dtype=np.int64), np.asarray(n, dtype=np.int64))
-    z = stats.norm.ppf(0.5 + confidence / 2)
+    z = special.ndtri(0.5 + confidence / 2)
     some = np.maximum(n, 1)
     share = np.where(n > 0, k / some, np.nan)
     se = np.sqrt(share * (1 - share) / some)
@@ -234,10 +235,18 @@ def quantile_interval(
     quantile = np.where(fraction > 0, quantile + fraction * (at(below + 1) - quantile), quantile)
     tail = (1 - confidence) / 2
     low, high = (
-        stats.binom.ppf(p, np.maximum(n, 1), q).astype(np.int64) + shift
-        for p, shift in ((tail, -1), (1 - tail, 0))
+        _binomial_quantile(p, np.maximum(n, 1), q) + shift for p, shift in ((tail, -1), (1 - tail, 0))
     )
     return QuantileInterval(n, values.shape[-1] - n, quantile, at(low), at(high))
+
+
+def _binomial_quantile(p: float, n: Integers, q: float) -> Integers:
+    """Find the least number of successes, of n, whose cumulative probability reaches p."""
+    upper = np.ceil(special.bdtrik(p, n, q))
+    lower = np.maximum(upper - 1, 0)
+    # bdtrik rounds: one less may do.
+    least: Integers = np.where(special.bdtr(lower, n, q) >= p, lower, upper).astype(np.int64)
+    return least
 
 
 def median_interval(
@@ -301,7 +310,9 @@ def paired_difference(
     only_difference = difference.constant & (independent > 0)
     variance_ratio = np.where(only_difference, np.inf, _ratio(independent, difference.se**2))
 
-    p_value = 2 * stats.t.sf(np.abs(_ratio(difference.mean, difference.se)), n - 1)
+    p_value = 2 * special.stdtr(
+        np.where(n > 1, n - 1, np.nan), -np.abs(_ratio(difference.mean, difference.se))
+    )
     sign_test = np.where(difference.mean == 0, 1.0, 2.0 ** (1 - n))
     p_value = np.where(difference.constant, sign_test, p_value)
     return PairedDifference(*difference[:7], p_value, correlation, variance_ratio)

@@ -43,7 +43,7 @@ def test_gives_exactly_its_lines(path, monkeypatch):
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        (b"\xff\xfe\x00", "bad.yaml: is not UTF-8 text"),
+        (b"\xff\xfe\x00", "bad.yaml: is not text in UTF-8"),
         (b"experiments: {a: {}}\n# \x00", "bad.yaml: is not YAML: it has characters that YAML does not allow"),
         (b"[" * 5000, "bad.yaml: is nested too deeply"),
     ],
@@ -58,8 +58,8 @@ def test_refuses_missing_files_and_folders_all_at_once(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("folder").mkdir()
     assert lines_of("none.yaml", "folder") == [
-        "none.yaml: No such file or directory",
-        "folder: Is a directory",
+        "none.yaml: cannot be read: No such file or directory",
+        "folder: cannot be read: Is a directory",
     ]
 
 
