@@ -864,8 +864,6 @@ _DRAWERS: dict[str, Callable[[Figure, Sequence[Panel], Plan], list[list[Estimate
 
 
 def _finish(figure: Figure, panels: Sequence[Panel], plan: Plan, drawn: Sequence[Sequence[Estimate]]) -> None:
-    import seaborn as sns
-
     columns = 1 + max(panel.column for panel in panels)
     values = _x_values(panels, plan)
     for panel in panels:
@@ -888,7 +886,9 @@ def _finish(figure: Figure, panels: Sequence[Panel], plan: Plan, drawn: Sequence
     _label_axes(figure, panels, plan, columns)
     if plan.kind != "heatmap":
         _add_legend(figure, panels, plan)
-    sns.despine(fig=figure, left=plan.kind == "heatmap", bottom=plan.kind == "heatmap")
+    for panel in panels:
+        panel.axes.spines[["top", "right"]].set_visible(False)
+        panel.axes.spines[["left", "bottom"]].set_visible(plan.kind != "heatmap")
 
 
 def _x_values(panels: Sequence[Panel], plan: Plan) -> list[float]:
