@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 from kvsim import __version__
-from kvsim.grid import Config, ConfigError, Experiment, load_config, overlaps, parse_grid, parse_seeds
+from kvsim.grid import INNER, Config, ConfigError, Experiment, load_config, overlaps, parse_grid, parse_seeds
 from kvsim.scenario import PARAMETERS
 
 STEP_SECONDS = {"random": 0.9e-6}
@@ -23,8 +25,15 @@ JOB_SECONDS = 1.2
 FEW_JOBS, MANY_JOBS = 500, 1000
 """Snakemake is at ease up to the first, and at work itself beyond the second."""
 
-SHORT_JOB, LONG_JOB = 1.0, 600.0
-"""Seconds of work under which a job is mostly overhead, and over which an interruption loses much."""
+SHORT_JOB, GOOD_JOB, LONG_JOB = 1.0, 10.0, 600.0
+"""Seconds of work under which a job is mostly overhead, from which it is not, and over which an interruption
+loses much."""
+
+CORES = 16
+"""Jobs that a study should have at least, if there is any reason to split it."""
+
+MAX_TRIALS = 100_000_000
+"""Trials of one ``kvsim run``, which holds them in memory."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -35,7 +44,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit status: 0, or 2 after one line on what is wrong."""
+    """Run the command line; return the exit status.
+
+    It is 0, 2 after a line on each thing that is wrong, or 130 after an interruption.
+    """
     parser = _parser()
     options = parser.parse_args(arguments)
     try:
@@ -51,8 +63,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         where = (
             f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else error
         )
-        print(f"kvsim: {str(where) or 'not enough memory'}", file=sys.stderr)
+        print(f"kvsim: {' '.join(str(where).split()) or 'not enough memory'}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("kvsim: interrupted", file=sys.stderr)
+        return 130
     return 0
 
 
@@ -114,6 +129,9 @@ def _run(options: argparse.Namespace) -> None:
         raise ValueError("--set and --grid: only one of them is allowed; --grid takes what --set takes")
     scenarios = parse_grid(options.grid or [" ".join(options.set)])
     seeds = parse_seeds(options.seeds)
+    trials = len(scenarios) * (seeds.stop - seeds.start)
+    if trials > MAX_TRIALS:
+        raise ValueError(f"{trials} trials are not allowed; must be at most {MAX_TRIALS} at once")
     if options.output:
         # Asked before the work, which may be long, and not after it.
         _check_writable(options.output)
@@ -136,6 +154,8 @@ def _run(options: argparse.Namespace) -> None:
 def _check_writable(path: Path) -> None:
     if path.is_dir():
         raise ValueError(f"--output: {path} is a folder; must be a file")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"--output: {path} is a device; must be a file")
     folder = path.parent
     while not folder.exists():
         folder = folder.parent
@@ -158,8 +178,10 @@ def _plan(options: argparse.Namespace) -> None:
             len(experiment.scenarios),
             f"{experiment.seeds[0]} .. {experiment.seeds[-1]}",
             len(experiment.scenarios) * len(experiment.seeds),
-            len(experiment.jobs),
-            _duration(work_seconds(experiment) + JOB_SECONDS * len(experiment.jobs)),
+            len(experiment.cells) * len(experiment.blocks),
+            _duration(
+                work_seconds(experiment) + JOB_SECONDS * len(experiment.cells) * len(experiment.blocks)
+            ),
         ]
         for experiment in config.experiments.values()
     ]
@@ -175,50 +197,63 @@ def work_seconds(experiment: Experiment) -> float:
     Scenarios that differ only in warm-up or prompt share a server, which costs as much as its longest
     warm-up.
     """
-    servers: dict[tuple[object, ...], int] = {}
+    outer = [name for name in PARAMETERS if name not in INNER]
+    seconds: dict[tuple[object, ...], float] = {}
     for scenario in experiment.scenarios:
-        server = tuple(getattr(scenario, name) for name in PARAMETERS if name not in _SHARED)
-        servers[server] = max(servers.get(server, 0), scenario.warm_steps)
-    policy = list(PARAMETERS).index("policy")
-    seconds = sum(
-        steps * STEP_SECONDS.get(str(s[policy]), OTHER_STEP_SECONDS) for s, steps in servers.items()
-    )
-    return seconds * len(experiment.seeds)
-
-
-_SHARED = ("warm_steps", "prompt_tokens")
+        server = tuple(getattr(scenario, name) for name in outer)
+        warm_up = scenario.warm_steps * STEP_SECONDS.get(scenario.policy, OTHER_STEP_SECONDS)
+        seconds[server] = max(seconds.get(server, 0.0), warm_up)
+    return sum(seconds.values()) * len(experiment.seeds)
 
 
 def advice(config: Config) -> list[str]:
-    """Say what to put in `job_by` or `seeds_per_job` where jobs are too small, too many, or too long."""
+    """Say what to put in `job_by` or `seeds_per_job` where jobs are too small, too many, or too long.
+
+    One line for each experiment that would run better; none is left once the advice is taken.
+    """
     lines = []
     for experiment in config.experiments.values():
-        jobs = len(experiment.jobs)
+        jobs = len(experiment.cells) * len(experiment.blocks)
         seconds = work_seconds(experiment) / jobs
-        levels = {
-            name: len({getattr(scenario, name) for scenario in experiment.scenarios})
-            for name in experiment.job_by
-            if name in experiment.dimensions
-        }
-        if jobs > MANY_JOBS or (jobs > FEW_JOBS and seconds < SHORT_JOB):
-            kept: list[str] = []
-            for name in sorted(levels, key=levels.__getitem__):
-                product = len(experiment.blocks) * levels[name]
-                for other in kept:
-                    product *= levels[other]
-                if product <= FEW_JOBS:
-                    kept.append(name)
-            text = f"job_by: [{', '.join(kept)}]"
-            if len(experiment.blocks) > FEW_JOBS:
-                text += f" and seeds_per_job: {-(-len(experiment.seeds) // 100)}"
-            lines.append(f"{experiment.name}: {jobs} jobs of {_duration(seconds)} of work; put {text}")
-        elif seconds > LONG_JOB and len(experiment.seeds) > 1:
-            block = max(1, int(experiment.seeds_per_job * LONG_JOB / 10 / seconds))
-            block = min(block, len(experiment.seeds))
-            lines.append(
-                f"{experiment.name}: a job is {_duration(seconds)} of work; put seeds_per_job: {block}"
-            )
+        too_many = jobs > MANY_JOBS or (jobs > FEW_JOBS and seconds < SHORT_JOB)
+        if too_many or seconds > LONG_JOB:
+            changes = _better_split(experiment, fewer_cells=too_many)
+            if changes:
+                stated = " and ".join(f"{key}: {value}" for key, value in changes.items())
+                lines.append(
+                    f"{experiment.name}: {_count(jobs, 'job')} of {_duration(seconds)} of work; put {stated}"
+                )
     return lines
+
+
+def _better_split(experiment: Experiment, fewer_cells: bool) -> dict[str, str]:
+    """The keys of an experiment that make its jobs fit, where they differ from what they are."""
+    good = min(FEW_JOBS, max(CORES, int(work_seconds(experiment) / GOOD_JOB)))
+    cells, changes = len(experiment.cells), {}
+    if fewer_cells and cells > good:
+        kept: list[str] = []
+        levels = _split_levels(experiment)
+        for name in sorted(levels, key=levels.__getitem__):
+            if math.prod(levels[other] for other in (*kept, name)) <= good:
+                kept.append(name)
+        kept = [name for name in PARAMETERS if name in kept]
+        cells = len(replace(experiment, job_by=tuple(kept)).cells)
+        changes["job_by"] = f"[{', '.join(kept)}]"
+    seeds = len(experiment.seeds)
+    blocks = max(1, min(good // cells, seeds))
+    per_job = -(-seeds // blocks)
+    if -(-seeds // per_job) != len(experiment.blocks):
+        changes["seeds_per_job"] = str(per_job)
+    return changes
+
+
+def _split_levels(experiment: Experiment) -> dict[str, int]:
+    """How many values each parameter takes that splits the jobs of an experiment."""
+    return {
+        name: len({getattr(scenario, name) for scenario in experiment.scenarios})
+        for name in experiment.job_by
+        if name in experiment.dimensions
+    }
 
 
 def _duration(seconds: float) -> str:

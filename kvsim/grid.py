@@ -72,7 +72,8 @@ class Job:
     ----------
     experiment : str
     cell : str
-        Canonical name of the outer parameters that differ from the defaults; ``default`` if none does.
+        Canonical name of the outer parameters that differ from the defaults, e.g.
+        ``policy=fifo+utilisation=0.3``; ``default`` if none does.
         Those that vary inside the job are not in it.
     seeds : range
     scenarios : tuple of Scenario
@@ -367,8 +368,12 @@ def _product_text(axes: Axes) -> str:
 
 
 def _file_name(name: str) -> str:
-    """Fit a cell's name to a file system: cut and marked by a digest if it is long or has odd letters."""
-    fit = re.sub(r"[^A-Za-z0-9_.,=+-]", "_", name)
+    """Fit a cell's name to a file system: cut and marked by a digest if it is long or has odd letters.
+
+    Plus signs stand for commas, at which Snakemake splits the wildcards of a cluster job.
+    """
+    name = name.replace(",", "+")
+    fit = re.sub(r"[^A-Za-z0-9_.=+-]", "_", name)
     if fit == name and len(name) <= MAX_CELL_BYTES:
         return name
     return f"{fit[: MAX_CELL_BYTES - 13]}~{hashlib.sha256(name.encode()).hexdigest()[:12]}"

@@ -28,6 +28,7 @@ SCHEMA_VERSION = 1
 """Version of the columns of a table of trials and of their meaning."""
 
 _KEY = b"kvsim"
+_MISSING = "is missing"
 
 
 class TrialsError(ValueError):
@@ -130,9 +131,16 @@ def _metadata(about: Mapping[str, Any]) -> bytes:
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
     """What a file of trials says it holds: versions, and what `write_trials` was told."""
-    metadata = pq.read_schema(path).metadata or {}
-    about: dict[str, Any] = json.loads(metadata.get(_KEY, b"{}"))
-    return about
+    return _about(pq.read_schema(path).metadata)
+
+
+def _about(metadata: Mapping[bytes, bytes] | None) -> dict[str, Any]:
+    """What kvsim noted in a file; nothing if kvsim did not write it."""
+    try:
+        about = json.loads((metadata or {})[_KEY])
+    except (KeyError, ValueError):
+        return {}
+    return about if isinstance(about, dict) else {}
 
 
 def read_job(path: str | os.PathLike[str], job: Job) -> pa.Table:
@@ -169,22 +177,25 @@ def _seed_array(seeds: range) -> npt.NDArray[np.uint64]:
 
 def _problem(path: Path, job: Job) -> str | None:
     """Say what is wrong with the file of a job, as far as its footer tells; None if nothing is."""
+    if not path.exists():
+        return _MISSING
+    if path.is_dir():
+        return "is a folder"
+    if path.stat().st_size == 0:
+        return "is empty"
     try:
-        if path.stat().st_size == 0:
-            return "is empty"
         footer = pq.read_metadata(path)
-    except FileNotFoundError:
-        return "is missing"
+    except PermissionError:
+        return "cannot be read: permission denied"
     except (OSError, pa.ArrowException):
         return "is truncated, or not Parquet"
-    try:
-        about = json.loads((footer.metadata or {})[_KEY])
-    except (KeyError, ValueError):
+    about = _about(footer.metadata)
+    if not about:
         return "was not written by kvsim"
     versions = _versions()
-    for name, what in {"schema": "schema version", "model": "version of the model"}.items():
+    for name in ("schema", "model"):
         if about.get(name) != versions[name]:
-            return f"is stale: of {what} {about.get(name)}, not {versions[name]}"
+            return f"is stale: of version {about.get(name)} of the {name}, not {versions[name]}"
     for name, expected in about_job(job.grid, job.seeds).items():
         if about.get(name) != expected:
             return f"is of another job: its {name} are {about.get(name)}, not {expected}"
@@ -195,7 +206,10 @@ def _problem(path: Path, job: Job) -> str | None:
 
 
 def _line(path: str | os.PathLike[str], problem: str) -> str:
-    return f"{path} {problem}; to make it anew, delete it and run the same command again"
+    remedy = (
+        "run the same command again" if problem == _MISSING else "delete it and run the same command again"
+    )
+    return f"{path} {problem}; to make it anew, {remedy}"
 
 
 def collect(experiment: Experiment, root: str | os.PathLike[str]) -> Iterator[pa.Table]:

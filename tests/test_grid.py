@@ -367,7 +367,7 @@ def test_job_by_makes_jobs_coarser():
     made = experiment(
         grid={"policy": POLICIES, "utilisation": [0.3, 0.6], "tenants": 7}, job_by=["utilisation"]
     )
-    assert list(made.cells) == ["utilisation=0.3,tenants=7", "utilisation=0.6,tenants=7"]
+    assert list(made.cells) == ["utilisation=0.3+tenants=7", "utilisation=0.6+tenants=7"]
     assert [s.policy for s in made.jobs[0].scenarios] == POLICIES
     assert made.jobs[0].arguments == (
         f"--grid 'policy=lifo,fifo utilisation=0.3 tenants=7' --seeds {FIRST_SEED}:{FIRST_SEED + SEED_COUNT}"
@@ -441,7 +441,7 @@ def test_long_names_are_cut_and_told_apart():
     assert len(set(cells)) == len(cells) == math.prod(len(listed(values)) for values in grid.values())
     assert all(len(cell.encode()) <= MAX_CELL_BYTES for cell in cells)
     assert all(re.fullmatch(r"[A-Za-z0-9_.,=+~-]+", cell) for cell in cells)
-    assert all(cell.startswith("policy=fifo,utilisation=") for cell in cells)
+    assert all(cell.startswith("policy=fifo+utilisation=") for cell in cells)
 
 
 def test_names_need_no_quotes():

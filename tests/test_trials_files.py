@@ -30,6 +30,7 @@ from kvsim.trials import (
     write_trials,
 )
 
+AGAIN = "; to make it anew, run the same command again"
 REMEDY = "; to make it anew, delete it and run the same command again"
 MODEL = trials.model_digest()
 
@@ -79,8 +80,9 @@ def refusal(path: Path, job: Job) -> str:
         read_job(path, job)
     (line,) = caught.value.lines
     assert line.startswith(f"{path} ")
-    assert line.endswith(REMEDY)
-    return line.removeprefix(f"{path} ").removesuffix(REMEDY)
+    problem, _, _ = line.removeprefix(f"{path} ").rpartition("; ")
+    assert line.endswith(AGAIN if problem == "is missing" else REMEDY)
+    return problem
 
 
 # --- What is whole ---------------------------------------------------------------------------------
@@ -122,7 +124,7 @@ def test_says_what_it_holds(job, tmp_path):
         "schema": SCHEMA_VERSION,
         "model": MODEL,
         "engines": ENGINES,
-        "scenarios": "--grid 'prompt_tokens=uniform,850000'",
+        "scenarios": "--grid prompt_tokens=uniform,850000",
         "seeds": "5:8",
     }
 
@@ -239,12 +241,14 @@ def test_metadata_that_are_not_ours(job, text, tmp_path):
 
 def test_another_version_of_the_schema(job, tmp_path):
     path = write_job(tmp_path, job, schema=SCHEMA_VERSION + 1)
-    assert refusal(path, job) == (f"is stale: of schema version {SCHEMA_VERSION + 1}, not {SCHEMA_VERSION}")
+    assert refusal(path, job) == (
+        f"is stale: of version {SCHEMA_VERSION + 1} of the schema, not {SCHEMA_VERSION}"
+    )
 
 
 def test_another_model(job, tmp_path):
     path = write_job(tmp_path, job, model="0123456789abcdef")
-    assert refusal(path, job) == f"is stale: of version of the model 0123456789abcdef, not {MODEL}"
+    assert refusal(path, job) == f"is stale: of version 0123456789abcdef of the model, not {MODEL}"
 
 
 def test_another_version_of_kvsim_with_the_same_model_will_do(job, tmp_path):
@@ -253,10 +257,10 @@ def test_another_version_of_kvsim_with_the_same_model_will_do(job, tmp_path):
 
 def test_a_file_of_other_scenarios(experiment, tmp_path):
     lifo, fifo = experiment.jobs[0], experiment.jobs[3]
-    path = write_job(tmp_path, fifo).rename((tmp_path / "x.parquet"))
+    path = write_job(tmp_path, fifo).rename(tmp_path / "x.parquet")
     assert refusal(path, lifo) == (
         "is of another job: its scenarios are --grid 'policy=fifo prompt_tokens=uniform,850000', "
-        "not --grid 'prompt_tokens=uniform,850000'"
+        "not --grid prompt_tokens=uniform,850000"
     )
 
 
@@ -303,9 +307,11 @@ def test_all_that_is_wrong_is_said_at_once_before_any_table(experiment, tmp_path
         1: "is missing",
         2: "is empty",
         4: "is truncated, or not Parquet",
-        5: f"is stale: of version of the model old, not {MODEL}",
+        5: f"is stale: of version old of the model, not {MODEL}",
     }
-    assert refusals(experiment, tmp_path) == [f"{paths[i]} {text}{REMEDY}" for i, text in problems.items()]
+    assert refusals(experiment, tmp_path) == [
+        f"{paths[i]} {text}{AGAIN if text == 'is missing' else REMEDY}" for i, text in problems.items()
+    ]
 
 
 def test_values_that_are_wrong_are_said_when_their_cell_comes(experiment, tmp_path):
