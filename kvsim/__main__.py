@@ -6,6 +6,7 @@ import argparse
 import math
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -159,10 +160,12 @@ def _check_writable(path: Path) -> None:
     folder = path.parent
     while not folder.exists():
         folder = folder.parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise ValueError(
-            f"--output: {path} cannot be written; {folder} is not a folder that one can write to"
-        )
+    try:
+        # Tried rather than asked for: permissions do not tell of file systems that are read-only or full.
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(f"--output: {path} cannot be written; {folder}: {error.strerror}") from None
 
 
 def _plan(options: argparse.Namespace) -> None:

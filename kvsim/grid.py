@@ -169,7 +169,7 @@ class Config:
     ----------
     experiments : dict of str to Experiment
     figures : dict of str to dict
-        Declarations of figures, as they stand in the config.
+        Declarations of figures, as they stand in the config (1.0 as 1).
     """
 
     experiments: dict[str, Experiment]
@@ -721,7 +721,16 @@ def _build(content: Any, source: _Source, figure_check: FigureCheck | None) -> C
     for name, figure in figures.items() if isinstance(figures, dict) else ():
         if source.is_sound(("figures", name)) and isinstance(declared, dict):
             _check_figure(name, figure, declared, experiments, source, figure_check)
-    return Config(experiments, dict(figures) if isinstance(figures, dict) else {})
+    return Config(experiments, _canonical_numbers(figures) if isinstance(figures, dict) else {})
+
+
+def _canonical_numbers(content: Any) -> Any:
+    """Nested values with 1 for 1.0, so that the spelling of a number changes no figure."""
+    if isinstance(content, dict):
+        return {name: _canonical_numbers(value) for name, value in content.items()}
+    if isinstance(content, list):
+        return [_canonical_numbers(value) for value in content]
+    return int(content) if isinstance(content, float) and content.is_integer() else content
 
 
 def _check_figure(

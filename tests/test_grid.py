@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import re
 import shlex
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvsim import figures
 from kvsim.grid import (
     FIRST_SEED,
     INNER,
@@ -24,6 +28,7 @@ from kvsim.grid import (
     Experiment,
     Job,
     canonical_order,
+    config_schema,
     grid_arguments,
     load_config,
     overlaps,
@@ -31,7 +36,7 @@ from kvsim.grid import (
     parse_seeds,
     range_values,
 )
-from kvsim.scenario import MAX_SEED, PARAMETERS, Parameter, Scenario, Value
+from kvsim.scenario import MAX_SEED, PARAMETERS, Parameter, Scenario, Value, as_text
 
 
 def is_possible(name: str, value: Any) -> bool:
@@ -386,11 +391,11 @@ experiments:
   b:
     grid: {request_lifetime_steps: [40, 20]}
 figures:
-  f: {experiment: a, kind: parts, x: utilisation}
+  f: {experiment: a, kind: parts, x: utilisation, where: {tenants: [200, 300]}}
 """
 SAME = """
 # The same in another order and spelling.
-figures: {f: {x: utilisation, kind: parts, experiment: a}}
+figures: {f: {x: utilisation, where: {tenants: [200.0, 3.0e+2]}, kind: parts, experiment: a}}
 experiments:
   b: {grid: [{request_lifetime_steps: 20.0}, {request_lifetime_steps: 4.0e+1}], seeds: {count: 7}}
   a:
@@ -408,7 +413,8 @@ def test_order_and_spelling_change_nothing(tmp_path):
         path = tmp_path / "config.yaml"
         path.write_text(text)
         config = load_config([path])
-        made.append((config.digest, {name: e.jobs for name, e in config.experiments.items()}))
+        jobs = {name: e.jobs for name, e in config.experiments.items()}
+        made.append((config.digest, jobs, json.dumps(config.figures, sort_keys=True)))
     assert made[0] == made[1]
 
 
@@ -440,7 +446,7 @@ def test_long_names_are_cut_and_told_apart():
     cells = list(experiment(grid=grid).cells)
     assert len(set(cells)) == len(cells) == math.prod(len(listed(values)) for values in grid.values())
     assert all(len(cell.encode()) <= MAX_CELL_BYTES for cell in cells)
-    assert all(re.fullmatch(r"[A-Za-z0-9_.,=+~-]+", cell) for cell in cells)
+    assert all(re.fullmatch(r"[A-Za-z0-9_.=+~-]+", cell) for cell in cells)
     assert all(cell.startswith("policy=fifo+utilisation=") for cell in cells)
 
 
@@ -504,3 +510,55 @@ def test_canonical_order_is_that_of_any_order():
 def test_a_job_is_what_its_path_says():
     job = Job("a", "policy=fifo", range(3, 5), (Scenario(policy="fifo"),), "--grid policy=fifo")
     assert (job.path, job.arguments) == ("a/trials/policy=fifo/3-4.parquet", "--grid policy=fifo --seeds 3:5")
+
+
+# --- What the description of the config says ------------------------------------------------------
+
+README = (Path(__file__).parents[1] / "config" / "README.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"^```yaml\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def example(start: str) -> str:
+    """The one example of the README that begins so."""
+    (text,) = (text for text in EXAMPLES if text.startswith(start))
+    return text
+
+
+@pytest.mark.parametrize("text", EXAMPLES, ids=lambda text: text.splitlines()[0])
+def test_examples_are_configs(text, tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    assert load_config([path], figure_check=figures.check).experiments
+
+
+def test_every_key_has_an_example():
+    written = set(re.findall(r"[a-z_]+(?=:)", "".join(EXAMPLES)))
+    parts = config_schema()
+    keys = [parts, *(parts["$defs"][name] for name in ("experiment", "seeds", "range", "figure"))]
+    assert {key for part in keys for key in part["properties"]} <= written
+    kinds = set(re.findall(r"kind: (\w+)", "".join(EXAMPLES)))
+    assert kinds == set(figures.KINDS)
+
+
+def test_the_table_of_parameters_is_that_of_the_code():
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", README.partition("## Parameters")[2], re.MULTILINE)
+    assert rows == [
+        (name, f"{p.doc} | {p.unit or '-'} | {as_text(p.default)} | {p.allowed}")
+        for name, p in PARAMETERS.items()
+    ]
+
+
+def test_ranges_give_what_the_table_of_ranges_says():
+    table = re.findall(r"^\| `(\{from.*?\})` \| (.*?) \|$", README, re.MULTILINE)
+    assert len(table) >= 4
+    for spec, values in table:
+        parameter = PARAMETERS["warm_steps" if "." not in values else "utilisation"]
+        assert ", ".join(map(as_text, range_values(yaml.safe_load(spec), parameter))) == values
+
+
+def test_names_of_files_are_those_that_the_table_says(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(example("# Six cells."))
+    table = re.findall(r"^\| `(load/trials/.*?)` \| (\d+) \|$", README, re.MULTILINE)
+    jobs = load_config([path]).experiments["load"].jobs
+    assert table == [(job.path, str(len(job.scenarios) * len(job.seeds))) for job in jobs]
