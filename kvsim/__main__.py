@@ -13,10 +13,27 @@ from pathlib import Path
 from typing import NoReturn
 
 from kvsim import __version__
-from kvsim.grid import INNER, Config, ConfigError, Experiment, load_config, overlaps, parse_grid, parse_seeds
+from kvsim.grid import (
+    INNER,
+    Config,
+    ConfigError,
+    Experiment,
+    grid_arguments,
+    load_config,
+    overlaps,
+    parse_grid,
+    parse_seeds,
+)
 from kvsim.scenario import PARAMETERS
 
-STEP_SECONDS = {"random": 0.9e-6}
+STEP_SECONDS = {
+    "random": 0.9e-6,
+    "sglang-disaggregated": 0.3e-6,
+    "sglang": 0.5e-6,
+    "vllm": 0.35e-6,
+    "vllm-prefix-caching": 0.35e-6,
+    "lmdeploy": 0.25e-6,
+}
 OTHER_STEP_SECONDS = 0.07e-6
 """Seconds that a step of one server costs by policy, measured with the default load."""
 
@@ -110,6 +127,12 @@ def _parser() -> argparse.ArgumentParser:
         help="seeds, STOP excluded (default %(default)s)",
     )
     run.add_argument("--output", type=Path, metavar="FILE", help="write the trials to a Parquet file")
+    run.add_argument(
+        "--owners",
+        type=Path,
+        metavar="FILE",
+        help="write whose pages were read to a Parquet file: a row for every trial and previous owner",
+    )
     run.set_defaults(run=_run)
 
     plan = commands.add_parser(
@@ -133,30 +156,34 @@ def _run(options: argparse.Namespace) -> None:
     trials = len(scenarios) * (seeds.stop - seeds.start)
     if trials > MAX_TRIALS:
         raise ValueError(f"{trials} trials are not allowed; must be at most {MAX_TRIALS} at once")
-    if options.output:
-        # Asked before the work, which may be long, and not after it.
-        _check_writable(options.output)
+    for name in ("output", "owners"):
+        if getattr(options, name):
+            # Asked before the work, which may be long, and not after it.
+            _check_writable(getattr(options, name), f"--{name}")
 
-    from kvsim.simulation import simulate_table
+    from kvsim.simulation import owners_table, simulate_table
+    from kvsim.trials import about_job, write_table, write_trials
 
+    about = about_job(grid_arguments(scenarios), seeds)
     table = simulate_table(scenarios, seeds)
     if options.output:
-        from kvsim.grid import grid_arguments
-        from kvsim.trials import about_job, write_trials
-
-        write_trials(options.output, table, about_job(grid_arguments(scenarios), seeds))
+        write_trials(options.output, table, about)
         print(f"{options.output}: {len(table)} trials of {_count(len(scenarios), 'scenario')}")
-    else:
+    if options.owners:
+        owners = owners_table(scenarios, seeds)
+        write_table(options.owners, owners, about)
+        print(f"{options.owners}: {len(owners)} previous owners in {len(table)} trials")
+    if not options.output and not options.owners:
         from kvsim.tables import summarise, summary_text
 
         print(summary_text(summarise(table)))
 
 
-def _check_writable(path: Path) -> None:
+def _check_writable(path: Path, option: str) -> None:
     if path.is_dir():
-        raise ValueError(f"--output: {path} is a folder; must be a file")
+        raise ValueError(f"{option}: {path} is a folder; must be a file")
     if path.exists() and not path.is_file():
-        raise ValueError(f"--output: {path} is a device; must be a file")
+        raise ValueError(f"{option}: {path} is a device; must be a file")
     folder = path.parent
     while not folder.exists():
         folder = folder.parent
@@ -165,7 +192,7 @@ def _check_writable(path: Path) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise ValueError(f"--output: {path} cannot be written; {folder}: {error.strerror}") from None
+        raise ValueError(f"{option}: {path} cannot be written; {folder}: {error.strerror}") from None
 
 
 def _plan(options: argparse.Namespace) -> None:

@@ -107,9 +107,15 @@ def write_trials(path: str | os.PathLike[str], table: pa.Table, about: Mapping[s
     OSError
         If the file cannot be written. Nothing is left behind.
     """
-    schema = trials_schema().with_metadata({_KEY: _metadata(about)})
-    with atomic_write(path) as temporary, pq.ParquetWriter(temporary, schema) as writer:
-        writer.write_table(table.cast(schema) if table.schema != schema else table)
+    schema = trials_schema()
+    write_table(path, table.cast(schema) if table.schema != schema else table, about)
+
+
+def write_table(path: str | os.PathLike[str], table: pa.Table, about: Mapping[str, Any]) -> None:
+    """Write any table as Parquet with the same metadata, under a temporary name first."""
+    table = table.replace_schema_metadata({_KEY: _metadata(about)})
+    with atomic_write(path) as temporary, pq.ParquetWriter(temporary, table.schema) as writer:
+        writer.write_table(table)
 
 
 def about_job(grid: str, seeds: Sequence[int]) -> dict[str, Any]:

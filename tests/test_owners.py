@@ -6,11 +6,14 @@ from dataclasses import replace
 
 import model
 import numpy as np
+import pandas as pd
 import pytest
 
-from kvsim import Scenario, simulate
+from kvsim import Scenario, owners, simulate
+from kvsim.__main__ import main
 from kvsim.scenario import PARAMETERS, POLICIES
 from kvsim.simulation import owners_table
+from kvsim.trials import read_metadata, read_trials
 
 SMALL = Scenario(
     pool_pages=200,
@@ -34,11 +37,10 @@ def test_owners_add_up_to_the_outcomes(policy: str, growth: int):
         replace(server, warm_steps=steps, prompt_tokens=p) for steps in (90, 7) for p in ("uniform", 640)
     ]
     trials = simulate(scenarios, SEEDS)
-    owners = owners_table(scenarios, SEEDS).to_pandas()
-    owners["prompt_tokens"] = owners["prompt_tokens"].astype(object)
+    found = owners_table(scenarios, SEEDS).to_pandas()
     trials["prompt_tokens"] = trials["prompt_tokens"].astype(str)
     keys = [*PARAMETERS, "seed"]
-    groups = owners.groupby(keys, sort=False)
+    groups = found.groupby(keys, sort=False)
     assert list(groups.groups) == [
         tuple(row) for row in trials.loc[trials.foreign_pages > 0, keys].itertuples(index=False)
     ]
@@ -55,7 +57,7 @@ def test_owners_add_up_to_the_outcomes(policy: str, growth: int):
     }
     for name, values in expected.items():
         np.testing.assert_array_equal(exposed[name], values, name)
-    by_tenant = owners.groupby([*keys, "tenant"], sort=False).pages.sum().groupby(keys, sort=False).max()
+    by_tenant = found.groupby([*keys, "tenant"], sort=False).pages.sum().groupby(keys, sort=False).max()
     np.testing.assert_array_equal(exposed["largest_tenant_pages"], by_tenant)
 
 
@@ -84,3 +86,12 @@ def test_owners_are_those_of_the_model(policy: str):
 
 def test_nothing_exposed_is_no_row():
     assert len(owners_table(replace(SMALL, warm_steps=0), SEEDS)) == 0
+
+
+def test_the_command_writes_them(tmp_path, capsys):
+    path = tmp_path / "owners.parquet"
+    assert main(["run", "--set", "policy=vllm", "--seeds", "3:5", "--owners", str(path)]) == 0
+    expected = owners(Scenario(policy="vllm"), range(3, 5))
+    pd.testing.assert_frame_equal(read_trials(path), expected)
+    assert capsys.readouterr().out == f"{path}: {len(expected)} previous owners in 2 trials\n"
+    assert read_metadata(path)["seeds"] == "3:5"
