@@ -29,6 +29,8 @@ SCHEMA_VERSION = 1
 
 _KEY = b"kvsim"
 _MISSING = "is missing"
+_DAMAGED = (OSError, pa.ArrowException, UnicodeDecodeError)
+"""What PyArrow raises on a file that is not whole; the last where the name of a column is hit."""
 
 
 class TrialsError(ValueError):
@@ -114,8 +116,13 @@ def write_trials(path: str | os.PathLike[str], table: pa.Table, about: Mapping[s
 def write_table(path: str | os.PathLike[str], table: pa.Table, about: Mapping[str, Any]) -> None:
     """Write any table as Parquet with the same metadata, under a temporary name first."""
     table = table.replace_schema_metadata({_KEY: _metadata(about)})
-    with atomic_write(path) as temporary, pq.ParquetWriter(temporary, table.schema) as writer:
+    with atomic_write(path) as temporary, _writer(temporary, table.schema) as writer:
         writer.write_table(table)
+
+
+def _writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
+    # With checksums, a byte that a disk has changed is found; without, some are read as other numbers.
+    return pq.ParquetWriter(path, schema, write_page_checksum=True)
 
 
 def about_job(grid: str, seeds: Sequence[int]) -> dict[str, Any]:
@@ -160,8 +167,8 @@ def read_job(path: str | os.PathLike[str], job: Job) -> pa.Table:
     problem = _problem(Path(path), job)
     if problem is None:
         try:
-            table = pq.read_table(path, partitioning=None)
-        except (OSError, pa.ArrowException):
+            table = pq.read_table(path, partitioning=None, page_checksum_verification=True)
+        except _DAMAGED:
             problem = "is damaged"
         else:
             expected = scenario_columns(job.scenarios, _seed_array(job.seeds))
@@ -193,7 +200,7 @@ def _problem(path: Path, job: Job) -> str | None:
         footer = pq.read_metadata(path)
     except PermissionError:
         return "cannot be read: permission denied"
-    except (OSError, pa.ArrowException):
+    except _DAMAGED:
         return "is truncated, or not Parquet"
     about = _about(footer.metadata)
     if not about:
@@ -205,7 +212,11 @@ def _problem(path: Path, job: Job) -> str | None:
     for name, expected in about_job(job.grid, job.seeds).items():
         if about.get(name) != expected:
             return f"is of another job: its {name} are {about.get(name)}, not {expected}"
-    if not footer.schema.to_arrow_schema().equals(trials_schema()):
+    try:
+        has_columns = footer.schema.to_arrow_schema().equals(trials_schema())
+    except _DAMAGED:
+        has_columns = False
+    if not has_columns:
         return "has other columns than a table of trials"
     rows = len(job.scenarios) * len(job.seeds)
     return None if footer.num_rows == rows else f"has {footer.num_rows} rows, not {rows}"
@@ -269,7 +280,7 @@ def write_experiment(
     and the summary, and only one cell is in memory at a time.
     """
     schema = trials_schema().with_metadata({_KEY: _metadata(about)})
-    with atomic_write(output) as temporary, pq.ParquetWriter(temporary, schema) as writer:
+    with atomic_write(output) as temporary, _writer(temporary, schema) as writer:
         for table in tables:
             writer.write_table(table.cast(schema))
             yield table
