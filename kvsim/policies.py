@@ -23,6 +23,11 @@ orders of real engines need the numbers of the pages: `kvsim.chains` has them.
   a partly filled last block goes to the front.
 - `lmdeploy`: LMDeploy 0.18.0, `LogicalAllocator`. A request's blocks, in its own order, go to the front.
 
+Of `sglang`, what the class does is here, not what the server does around it: SGLang's server returns the
+pages of all requests that finish in one step as one block, the first freed first, and without sorting
+a request's pages; and where its radix cache is on, pages come back when they are evicted, not when a
+request finishes. (Under `sglang-disaggregated` order within a step is lost in the merge.)
+
 Engines change their order between versions; these were read from, and recorded by driving, the classes
 of the versions named. Left out: sharing of prefixes between requests, swapping to host memory, chunked
 prefill, speculative decoding, and more than one rank.

@@ -1,7 +1,8 @@
 """Hold `kvsim.PagePool` against the real allocator classes of engines, on random operations.
 
 Run by hand where an engine's package is installed; see README.md. Exit status: 0 if every class that was
-met hands out the same pages, 1 at the first difference, 2 if no engine is installed.
+met hands out the same pages, 1 at the first difference or the first class that cannot be driven, 2 if no
+engine is installed.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ HEAVY = {
     ),
     "lmdeploy": (),
 }
-# Packages that an engine looks for to learn what machine it is on: a stand-in would mislead it.
-PROBES = {"amdsmi", "libtpu", "tpu_inference"}
+# No stand-ins for these: an allocator computes with them, or an engine asks them what machine it is on.
+NO_STANDINS = {"numpy", "torch", "amdsmi", "libtpu", "tpu_inference"}
 
 
 class _AnythingType(abc.ABCMeta):
@@ -131,7 +132,7 @@ def import_without_heavy_parts(engine: str, module: str) -> types.ModuleType:
 
     def is_missing(name: str) -> bool:
         top = name.partition(".")[0]
-        if top == engine or top in PROBES or top in sys.stdlib_module_names:
+        if top == engine or top in NO_STANDINS or top in sys.stdlib_module_names:
             return False
         frame = sys._getframe(1)
         while frame is not None and frame.f_globals.get("__name__", "") in skipped:
@@ -458,6 +459,10 @@ def do_to_kvsim(pool: PagePool, operation: Operation) -> Answer:
     return Answer(pages, pool.free_pages)
 
 
+class UndrivableError(Exception):
+    """An engine is installed, but its class is not where it was, or lacks a package that it needs."""
+
+
 class DifferenceError(Exception):
     """The two pools did not do the same."""
 
@@ -476,8 +481,14 @@ def compare(
     ------
     DifferenceError
         At the first operation that they do not answer alike.
+    UndrivableError
+        If the engine's pool cannot be opened.
     """
-    real, ours = subject.open_pool(pages, page_size), PagePool(subject.policy, pages, page_size)
+    try:
+        real = subject.open_pool(pages, page_size)
+    except (ImportError, AttributeError, TypeError) as error:
+        raise UndrivableError(f"{type(error).__name__}: {error}") from error
+    ours = PagePool(subject.policy, pages, page_size)
     load = Load(rng, pages, page_size)
     done = []
     for number in range(operations):
@@ -606,6 +617,9 @@ def main() -> int:
             run_subject(subject, str(version), arguments.operations, arguments.seed, record)
         except DifferenceError as difference:
             print(f"{subject.policy}: DIFFERENCE at {difference}")
+            return 1
+        except UndrivableError as error:
+            print(f"{subject.policy}: CANNOT BE DRIVEN, {error}")
             return 1
     return 0
 
