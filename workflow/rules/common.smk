@@ -90,7 +90,9 @@ def imports(path, known=()):
     origins = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
     modules = {name.partition(".")[2] for name in origins if name.startswith("kvsim.")}
     for module in modules.difference(known):
-        modules |= imports(Path(kvsim.__file__).with_name(f"{module}.py"), modules.union(known))
+        modules |= imports(
+            Path(kvsim.__file__).with_name(f"{module}.py"), modules.union(known)
+        )
     return modules
 
 
