@@ -225,6 +225,21 @@ def test_damaged_data_behind_a_whole_footer(job, tmp_path):
     assert refusal(path, job) == "is damaged"
 
 
+def test_any_changed_byte_is_found_or_changes_nothing(job, tmp_path):
+    path = write_job(tmp_path, job)
+    whole, table = path.read_bytes(), read_job(path, job)
+    found = 0
+    for place in range(0, len(whole), 17):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xA5]) + whole[place + 1 :])
+        try:
+            unchanged = read_job(path, job).equals(table)
+        except TrialsError:
+            found += 1
+        else:
+            assert unchanged
+    assert found > len(whole) / 17 / 2
+
+
 def test_a_file_that_kvsim_did_not_write(job, tmp_path):
     path = write_job(tmp_path, job)
     pq.write_table(table_of(job.scenarios, job.seeds), path)
