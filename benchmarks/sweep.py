@@ -3,7 +3,7 @@
     python benchmarks/sweep.py
 
 The sweep runs on two cores. It is compared with the compiled simulator's own time for these trials,
-on the same two cores in the same session: at most 2.2 times as long, and no process over 1.5 GB. A dry
+on the same two cores in the same run: at most 2.2 times as long, and no process over 1.5 GB. A dry
 run of 10,000 jobs takes at most 20 s.
 """
 
